@@ -18,7 +18,7 @@ from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.results import INTERPRETER, NONDETERMINISTIC, CorrectResult
+from pytest_cutile.results import INTERPRETER, CorrectResult
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.tensors.seeded import MakeTensor, seed_from
@@ -138,7 +138,8 @@ def gate_correct(
         CompileError: interpreted, the real compiler rejects it.
     """
 
-    def record(verdict: Verdict, *, reason: str = "", detail: str = "", **seen: Any) -> None:
+    def record(reason: Reason | None, *, detail: str, **seen: Any) -> None:
+        verdict = Verdict.PASS if reason is None else reason.verdict
         session.results.append(
             CorrectResult(
                 key=key,
@@ -168,15 +169,14 @@ def gate_correct(
             with session.gpu.lock.shared(), user_code():
                 report = check()
     except GateSkipped as skipped:
-        record(Verdict.NOT_MEASURED, reason=skipped.reason, detail=skipped.detail)
+        record(skipped.reason, detail=skipped.detail)
         raise
     except KernelMismatch as mismatch:
         session.checked[key] = Reason.WRONG_RESULT
         record(
-            Verdict.FAIL,
-            reason=mismatch.kind,
+            mismatch.kind,
             detail=str(mismatch).partition("\n")[0],
-            tells=mismatch.tells,
+            clarity=mismatch.clarity,
             advice=mismatch.advice,
             picture=mismatch.picture,
         )
@@ -186,16 +186,16 @@ def gate_correct(
         message = f"{error}".partition("\n")[0]
         if isinstance(error, KernelFault):
             session.checked[key] = Reason.WRONG_RESULT
-            record(Verdict.FAIL, reason=error.kind, detail=message)
+            # mypy takes the call for the declaration of a member.
+            record(Reason(error.kind), detail=message)  # type: ignore[call-arg]
         elif isinstance(error, CompileError):
-            record(Verdict.FAIL, reason=Reason.NOT_COMPILED, detail=message)
+            record(Reason.COMPILE_ERROR, detail=message)
         else:
-            record(Verdict.FAIL, reason="raised", detail=f"{type(error).__name__}: {message}")
+            record(Reason.RAISED, detail=f"{type(error).__name__}: {message}")
         raise
     session.checked[key] = None
     record(
-        Verdict.PASS,
-        reason=NONDETERMINISTIC if report.deterministic is False else "",
+        Reason.NONDETERMINISTIC if report.deterministic is False else None,
         detail="; ".join(_remarks(report)),
         tolerance=_tolerance(report),
         looser=report.looser,

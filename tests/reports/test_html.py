@@ -24,7 +24,7 @@ from pytest_cutile.reports.html.plots import (
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import report_of_baselines, report_of_run
 from pytest_cutile.results import Measured, SampleBlock
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
 
@@ -97,7 +97,7 @@ def test_one_case_has_a_row_that_leads_to_its_details():
 
 
 def test_failures_come_first_with_story_place_and_command():
-    slow = result(verdict=Verdict.REGRESSION, reason="slower", measured=measured(baseline=(38.0, 39.0)))
+    slow = result(verdict=Verdict.REGRESSION, reason=Reason.SLOWER, measured=measured(baseline=(38.0, 39.0)))
     page = page_of(result(case="other", key="o"), slow, failed=[slow], stories=[story(slow)])
     order = [page.text.index(text) for text in ("1 of 2 cases failed", "it is slower", "k.py:7", "pytest 'k")]
     assert order == sorted(order)
@@ -106,7 +106,9 @@ def test_failures_come_first_with_story_place_and_command():
 
 
 def test_a_wrong_result_shows_where_its_errors_are():
-    wrong = result("correct", verdict=Verdict.FAIL, reason="", picture="<svg onload='alert(1)'/>")
+    wrong = result(
+        "correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, picture="<svg onload='alert(1)'/>"
+    )
     page = page_of(wrong, failed=[wrong], stories=[story(wrong)])
     assert any(src.startswith("data:image/svg+xml;base64,") for src in page.attributes("src"))
     assert page.attributes("onload") == []
@@ -128,7 +130,7 @@ def test_what_was_not_measured_is_said():
 def test_hostile_texts_are_nothing_but_text():
     hostile = result(
         case=HOSTILE, key=HOSTILE, kernel=HOSTILE, arch=HOSTILE, gpu=HOSTILE, detail=HOSTILE, unit=HOSTILE,
-        verdict=Verdict.REGRESSION, reason=HOSTILE, measured=measured(dtype=HOSTILE),
+        verdict=Verdict.REGRESSION, reason=Reason.SLOWER, measured=measured(dtype=HOSTILE),
     )  # fmt: skip
     told = story(hostile, headline=HOSTILE, place=HOSTILE, text=HOSTILE, command=HOSTILE)
     run = RunOutcome(

@@ -17,6 +17,7 @@ from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
 from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
+from pytest_cutile.verdicts import Reason
 
 LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""
@@ -130,7 +131,7 @@ class GuardedLauncher:
         first = self.kept(outputs)
         again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
-            raise KernelMismatch(f"{self.name}: {unwritten}", kind="unwritten")
+            raise KernelMismatch(f"{self.name}: {unwritten}", kind=Reason.UNWRITTEN)
         if have_same_bits(first, again):
             return again, True
         if self._has_redzones and self._depends_on_redzones(first, again):
@@ -142,7 +143,7 @@ class GuardedLauncher:
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
                 "it is read out of bounds",
-                kind="out-of-bounds",
+                kind=Reason.OUT_OF_BOUNDS,
             )
         return again, False
 
@@ -249,7 +250,7 @@ class GuardedLauncher:
         if wrong:
             mismatch = KernelMismatch(
                 "\n".join(f"{self.name} {violation}" for violation in wrong),
-                kind="changed-input" if len(changed) == len(wrong) else "out-of-bounds",
+                kind=Reason.CHANGED_INPUT if len(changed) == len(wrong) else Reason.OUT_OF_BOUNDS,
             )
             mismatch.changed = next((tensor for _, tensor in changed), None)
             raise mismatch
@@ -307,7 +308,7 @@ class GuardedLauncher:
                 raise KernelMismatch(
                     f"{self.name} never wrote {name}, which writes=[{argument!r}] says that it overwrites\n"
                     f"if it only may change it, say so with mutates=[{argument!r}]",
-                    kind="unwritten",
+                    kind=Reason.UNWRITTEN,
                 )
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:
