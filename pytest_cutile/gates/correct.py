@@ -9,11 +9,11 @@ from typing import Any
 
 from pytest_cutile.compiler import CompileError
 from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compiled_case
-from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
@@ -54,31 +54,39 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
     __tracebackhide__ = True
     spec, case, seed = task.spec, task.case, seed_of(task.case, test.nodeid)
 
-    def check(run: RunLaunch | None = None) -> CheckReport:
+    interpreted = session.target.interprets(task.arch)
+
+    def check_with(launching: Launching) -> CheckReport:
         __tracebackhide__ = True
-        # With `run` it is interpreted, where "cuda" is the memory of the CPU.
-        device = "cuda" if run is not None else None
+        device = "cuda" if launching.is_interpreted else None
         inputs = make_inputs(session, task, seed=seed, torch_device=device)
         return check_inputs(
-            spec, case, inputs, run=run, name=task.inputs, settings=session.settings, sampled=sampled
+            spec,
+            case,
+            inputs,
+            launching=launching,
+            name=task.inputs,
+            settings=session.settings,
+            sampled=sampled,
         )
 
-    def interpret() -> CheckReport:
+    def check() -> CheckReport:
         __tracebackhide__ = True
+        if not interpreted:
+            return check_with(ON_GPU)
         try:
-            return Interpreting(session, task.arch).check(check, spec.work_of(case))
+            return Interpreting(session, task.arch).interpret(check_with, spec.work_of(case))
         except CompileError as error:
             _leave_to_gate_compile(session, task, error)
             raise
 
-    interpreted = session.target.interprets(task.arch)
     return gate_correct(
         session,
         key=task.key,
         kernel=spec.name,
         case=task.case_name,
         arch=task.arch,
-        check=interpret if interpreted else check,
+        check=check,
         interpreted=interpreted,
         inputs=task.suffix,
     )

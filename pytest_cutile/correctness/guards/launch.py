@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import name_of as function_name
@@ -18,9 +19,6 @@ from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bit
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
 from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
 from pytest_cutile.verdicts import Reason
-
-LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-"""Calls a launcher with its arguments and returns its outputs."""
 
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""
@@ -35,7 +33,7 @@ _FAR = 4.0
 
 
 class GuardedLauncher:
-    """A launcher with its arguments; `run` calls it and guards it itself, in place of redzones and poison."""
+    """A launcher with its arguments, which `launching` calls."""
 
     def __init__(
         self,
@@ -43,7 +41,7 @@ class GuardedLauncher:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: CheckOptions,
-        run: LauncherCall | None = None,
+        launching: Launching = ON_GPU,
     ) -> None:
         self.name = function_name(fn)
         names = positional_names(fn, len(args))
@@ -64,8 +62,8 @@ class GuardedLauncher:
         """The arguments that are its outputs, because it returns none."""
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
-        self._has_redzones = options.guard and run is None
-        self._run = run
+        self._has_redzones = options.guard and not launching.is_interpreted
+        self._launching = launching
         self._inputs: Inputs
         self._unreturned: set[str] = set()
 
@@ -108,13 +106,15 @@ class GuardedLauncher:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether `repeat` never launches, though it might: the second launch has another layout."""
-        return self._run is not None and self.is_small
+        """Whether launches are interpreted, and small enough to be made again.
+
+        `repeat` launches nothing then: the second launch of a check has the inputs in another layout.
+        """
+        return self._launching.is_interpreted and self.is_small
 
     def is_new(self) -> bool:
-        """Return whether an interpreted launch is worth repeating: no check has done so with this code."""
-        is_new = getattr(self._run, "is_new", None)
-        return is_new is None or is_new()
+        """Return whether no check has launched this code a second time."""
+        return self._launching.is_new()
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class GuardedLauncher:
         Returns:
             The outputs, and whether they have the same bits as the first ones.
         """
-        if self._run is not None or not self.is_small:
+        if self._launching.is_interpreted or not self.is_small:
             return None
         first = self.kept(outputs)
         again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
@@ -149,7 +149,7 @@ class GuardedLauncher:
 
     def cause(self, outputs: Any) -> str:
         """Say what made outputs wrong, as launches over other bytes tell; empty: that is not known."""
-        if self._run is not None or not self.is_small:
+        if self._launching.is_interpreted or not self.is_small:
             return ""
         first = self.kept(outputs)
         unwritten = ""
@@ -176,7 +176,7 @@ class GuardedLauncher:
         if self._inputs.entangled or vary is False or not (vary or self.is_small):
             return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
-        cheap = (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
+        cheap = (Layout.PADDED,) if self._launching.is_interpreted else (Layout.PADDED, Layout.OFFSET)
         for layout in Layout if vary else cheap:
             if (varied := in_layout(self._inputs.before, layout)) is not None:
                 yield layout, *varied
@@ -233,11 +233,11 @@ class GuardedLauncher:
     def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
         args, kwargs = self.split(inputs.given)
         allocations = Allocations()
-        if self._run is not None:
-            outputs = self._run(self._fn, args, kwargs)
-        else:
-            with poisoned_allocations(allocations.enclose if self._has_redzones else None, unwritten):
-                outputs = self._fn(*args, **kwargs)
+        with contextlib.ExitStack() as guards:
+            if not self._launching.is_interpreted:
+                enclose = allocations.enclose if self._has_redzones else None
+                guards.enter_context(poisoned_allocations(enclose, unwritten))
+            outputs = self._launching(self._fn, args, kwargs)
         if outputs is None:  # the arguments that it writes are its outputs
             named = self._writes or self._mutates
             self.written = tuple(name for name in self._arguments if name in named)
