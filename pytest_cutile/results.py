@@ -19,8 +19,13 @@ from pytest_cutile.verdicts import Reason, Verdict
 INTERPRETER = "interpreter"
 REGIMES_DIFFER = 0.02
 """Difference of the rates in bursts and sustained, as a fraction, from which both are shown."""
-NONDETERMINISTIC = "nondeterministic"
-"""Reason code of a result that is right, but has other bits each time."""
+FAILED_IN_WORDS = {
+    Reason.WRONG_VALUES: "wrong result",
+    Reason.COMPILE_ERROR: "does not compile",
+    Reason.NOTHING_LAUNCHED: "launches nothing",
+    Reason.NO_COMPILER: "no compiler",
+}
+"""Reasons of failures that tables say in other words than their code."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_defaults=True):
@@ -36,8 +41,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """Architecture under test."""
     verdict: Verdict
     """What the gate says."""
-    reason: str = ""
-    """Reason code of the verdict; "raised": the user's own code failed."""
+    reason: Reason | None = None
+    """Why; None: a plain pass of the gate `correct` or `compile`."""
     detail: str = ""
     """One sentence for people."""
     gpu: str = ""
@@ -48,6 +53,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """Relative change against the baseline; +0.05 is 5 % worse."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
+    clarity: int = 0
+    """How clear a failure's first line makes the cause: of several of one cause, the clearest is shown."""
 
     not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
     """Fields that `to_properties` leaves out."""
@@ -60,7 +67,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     @property
     def cause(self) -> tuple[str, ...]:
         """What results of one root cause have in common, of whatever gate: a run tells it once."""
-        return ("raised", self.kernel, self.detail) if self.reason == "raised" else self._cause
+        return ("raised", self.kernel, self.detail) if self.reason is Reason.RAISED else self._cause
 
     @property
     def _cause(self) -> tuple[str, ...]:
@@ -71,8 +78,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """Which of several failures names a case: the one with the highest, because it explains the others."""
     stands_alone: ClassVar[bool] = False
     """Whether its verdict, if it has one, is that of a case in which nothing failed."""
-    tells: ClassVar[int] = 0
-    """How much its failure tells of the cause: of several, the one with most is shown."""
 
     @property
     def gate(self) -> str:
@@ -98,37 +103,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return {}
 
     @property
-    def shown_verdict(self) -> str:
-        """The verdict in words, and the GPU where results of several were collected."""
-        return f"{self.verdict_in_words} on {self.gpu_id}" if self.gpu_id else self.verdict_in_words
+    def words(self) -> str:
+        """The verdict in words for tables: "wrong result", "compiles", "regression (worse-code)"."""
+        if self.is_recorded:
+            return "recorded"
+        if self.verdict is not Verdict.FAIL or self.reason is None:
+            return self.verdict
+        return FAILED_IN_WORDS.get(self.reason, f"{self.gate}: {self.reason}")
 
     @property
-    def verdict_in_words(self) -> str:
-        """The verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
-        if self.verdict is not Verdict.FAIL:
-            return "recorded" if self.is_recorded else self.verdict
-        special = {
-            Reason.NOT_COMPILED: "does not compile",
-            "raised": f"{self.gate}: raised",
-            "no-compiler": "no compiler",
-        }
-        return special.get(self.reason, self._failed)
-
-    @property
-    def _failed(self) -> str:
-        return f"{self.gate} failed"
-
-    @property
-    def as_part(self) -> str:
-        """What it adds to the verdict of a case in which nothing failed."""
-        return f"{self.gate}: {self.verdict}"
-
-    @property
-    def shown_outcome(self) -> str:
+    def outcome(self) -> str:
         """What -v adds to PASSED or FAILED: "38.8 us, 3459 GB/s, 72 %, +0.3 %, pass"; "" if nothing."""
         figures = [*filter(None, self.figures.values())]
         is_plain = not figures and self.verdict is Verdict.PASS
-        return "" if is_plain else ", ".join([*figures, self.verdict_in_words])
+        return "" if is_plain else ", ".join([*figures, self.words])
 
     def to_builtins(self) -> dict[str, Any]:
         """Return the result as plain built-in types, which xdist can send between processes."""
@@ -207,7 +195,6 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Other layouts of its inputs that the launcher refused, and how."""
     searched: str = ""
     """Of a search: what it has tried, and on further lines why examples were refused."""
-    tells: int = 0  # type: ignore[misc]
     advice: str = ""
     """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
     errors: ErrorMap | None = None
@@ -222,7 +209,7 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     @property
     def _cause(self) -> tuple[str, ...]:
         """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
-        return *self.subject, self.reason, self.detail if self.reason == Reason.NOT_COMPILED else ""
+        return *self.subject, f"{self.reason}", self.detail if self.reason is Reason.COMPILE_ERROR else ""
 
     @property
     def of_case(self) -> tuple[str, str]:
@@ -230,23 +217,17 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
         return self.case.removesuffix(suffix), self.key.replace(f"{suffix}]", "]") if suffix else self.key
 
     @property
-    def verdict_in_words(self) -> str:
-        """The verdict in words; of special inputs, which ones."""
-        # "correct: raised" would read as if it were.
-        shown = super().verdict_in_words.replace(f"{self.gate}: raised", "raised")
-        return f"{shown} ({self.inputs} inputs)" if self.inputs and self.verdict is Verdict.FAIL else shown
+    def words(self) -> str:
+        """The verdict in words; of a failure with special inputs, which ones."""
+        if self.verdict is Verdict.PASS:
+            return "correct (cpu)" if self.on else "correct"
+        words = super().words.removeprefix(f"{self.gate}: ")  # "correct: raised" would read as if it were
+        return f"{words} ({self.inputs} inputs)" if self.inputs and self.verdict is Verdict.FAIL else words
 
     @property
-    def _failed(self) -> str:
-        return self.reason or "wrong result"
-
-    @property
-    def as_part(self) -> str:
-        return "correct (cpu)" if self.on else "correct"
-
-    @property
-    def shown_outcome(self) -> str:
-        words = super().shown_outcome.removesuffix(f" ({self.inputs} inputs)")  # they are in its test's name
+    def outcome(self) -> str:
+        """The verdict in words without the inputs, which are in its test's name; "" for a pass on a GPU."""
+        words = "" if self.verdict is Verdict.PASS else self.words.removesuffix(f" ({self.inputs} inputs)")
         return ", ".join(filter(None, (words, "on the CPU, interpreted" if self.on else "")))
 
 
@@ -254,14 +235,15 @@ class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
     """Does the real compiler accept the kernel?"""
 
     precedence = 3
-    _failed = "does not compile"
 
     @property
     def _cause(self) -> tuple[str, ...]:
         """What the compiler said of the kernel, for whatever case and architecture."""
         return self.gate, self.kernel, self.detail.replace(self.arch, "")
 
-    as_part = "compiles"
+    @property
+    def words(self) -> str:
+        return "compiles" if self.verdict is Verdict.PASS else super().words
 
 
 class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
@@ -283,32 +265,14 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
     """What was compiled, the JSON of `CaseFacts`; only when a report was asked for."""
 
     @property
-    def verdict_in_words(self) -> str:
-        shown = super().verdict_in_words
-        return f"{shown} ({self.reason})" if self.verdict is Verdict.REGRESSION else shown
+    def words(self) -> str:
+        if self.verdict in (Verdict.FAIL, Verdict.NOT_MEASURED):
+            return super().words
+        return f"regression ({self.reason})" if self.verdict is Verdict.REGRESSION else self.outcome
 
     @property
-    def as_part(self) -> str:
-        return "recorded" if self.is_recorded else self.reason or self.verdict
-
-    @property
-    def shown_outcome(self) -> str:
-        return self.as_part
-
-    @property
-    def change_word(self) -> str:
-        """How the compiled code differs from the baseline's, in a word for tables; "" if nobody knows."""
-        if self.is_recorded:
-            return "recorded"
-        if self.verdict is Verdict.PASS:
-            return "no" if self.reason == Reason.UNCHANGED else "other code"
-        words = {
-            Verdict.REGRESSION: "worse",
-            Verdict.IMPROVEMENT: "better",
-            Verdict.NO_BASELINE: "no baseline",
-            Verdict.INCONCLUSIVE: "unknown",
-        }
-        return words.get(self.verdict, "")
+    def outcome(self) -> str:
+        return "recorded" if self.is_recorded else f"{self.reason or self.verdict}"
 
 
 class SampleBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -386,8 +350,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
         }
 
     @property
-    def shown_outcome(self) -> str:
-        return super().shown_outcome or self.reason
+    def outcome(self) -> str:
+        return super().outcome or f"{self.reason or ''}"
 
 
 def _as_text(value: Any) -> str:

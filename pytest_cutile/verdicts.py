@@ -1,9 +1,10 @@
-"""Verdicts and their reason codes."""
+"""Verdicts, and the table of their reason codes: `Reason`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 
 class Verdict(StrEnum):
@@ -19,147 +20,174 @@ class Verdict(StrEnum):
     NOT_MEASURED = "not-measured"
 
 
-class Reason(StrEnum):
-    """Why a gate says so. Every reason belongs to one verdict (`VERDICT_OF`)."""
-
-    WITHIN_MARGIN = "within-margin"
-    """It is not slower by the margin."""
-    SLOWER = "slower"
-    """Slower than the baseline, confirmed in fresh processes."""
-    BELOW_PUBLISHED = "below-published"
-    """Slower than a published figure by more than one figure's margin, confirmed in fresh processes."""
-    FASTER = "faster"
-    """Faster by more than the margin."""
-    NOISY = "noisy"
-    """As many processes as the rule allows could not tell whether it is slower, its samples spread, or its
-    sustained times are not known."""
-    DISTURBED = "disturbed"
-    """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
-    ENVIRONMENT = "environment"
-    """Its code is not slower, and both it and the baseline kernel are slower than recorded: by driver,
-    compiler or libraries, which have changed."""
-    UNANCHORED = "unanchored"
-    """It may be slower, and there is no baseline kernel to tell: stored times show only large slowdowns."""
-    UNCONFIRMED = "unconfirmed"
-    """It may be slower, and the run ended before fresh processes could tell."""
-    NO_FILE = "no-file"
-    """There is no baseline file for this platform."""
-    NO_ENTRY = "no-entry"
-    """The platform's baseline file has no entry for this case."""
-    MAYBE_RENAMED = "maybe-renamed"
-    """The file has no entry for this case, and one for a case of its kernel that is gone."""
-    NOT_IN_REVISION = "not-in-revision"
-    """The revision to compare with has no such case."""
-    BASELINES_OFF = "baselines-off"
-    """The user asked for no comparison (`--perf-baseline none`)."""
-    UNCHANGED = "unchanged"
-    """Code and launch are those of the baseline, for speed the environment, too: nothing can have changed."""
-    NOT_WORSE = "not-worse"
-    """The code is another than the static baseline's, and nothing of it is worse."""
-    WORSE_CODE = "worse-code"
-    """The compiled kernel is worse than its static baseline, and its source has changed."""
-    WORSE_COMPILER = "worse-compiler"
-    """The compiled kernel is worse than its static baseline: same source, other toolchain."""
-    BETTER_CODE = "better-code"
-    """The compiled kernel is better than its static baseline, and nothing of it is worse."""
-    INCOMPLETE = "incomplete"
-    """A tool is missing: not all that the static baseline knows could be compared."""
-    NOT_COMPILED = "not-compiled"
-    """The case does not compile, which the gate `compile` reports."""
-    WORK_CHANGED = "work-changed"
-    """The case does other work (flops, bytes, dtype) than the recorded one."""
-    OTHER_GPU = "other-gpu"
-    """The baseline was recorded on another kind of GPU."""
-    BAD_BASELINE = "bad-baseline"
-    """The baseline file cannot be read or written."""
-    NO_GPU = "no-gpu"
-    """There is no GPU, or no driver, or torch cannot use it."""
-    OTHER_ARCH = "other-arch"
-    """The GPU at hand is not of an architecture that was asked for."""
-    TOO_LARGE = "too-large"
-    """There is no GPU for it, and it is more work than the interpreter takes up unasked."""
-    ONE_BLOCK = "one-block"
-    """The user asked to interpret one block alone: there is no result to compare."""
-    NOT_INTERPRETED = "not-interpreted"
-    """There is no GPU for it, and the interpreter lacks an operation that the kernel uses."""
-    NOT_LAUNCHED = "not-launched"
-    """There is no GPU, and nothing was launched that could be interpreted."""
-    SKIPPED = "skipped"
-    """The kernel's own code called `pytest.skip`."""
-    NOTHING_TRIED = "nothing-tried"
-    """A search found no example that the kernel takes."""
-    WRONG_RESULT = "wrong-result"
-    """The kernel computes something else than its reference: its speed means nothing."""
-    UNCHECKED = "unchecked"
-    """Checking the result raised: nobody knows whether it is right."""
-    NOT_TIMED = "not-timed"
-    """The timer could not time the launch."""
-    SAME_KERNEL = "same-kernel"
-    """Today's kernel and the baseline's are known to differ, and this process gets one kernel for both."""
-    BAD_SAMPLES = "bad-samples"
-    """The timer returned no samples, NaN, or times that are not positive."""
-    ABOVE_LIMIT = "above-limit"
-    """The figure is above what the chip can do: the measurement or the work count is wrong."""
-
-
-VERDICT_OF: dict[Reason, Verdict] = {
-    Reason.WITHIN_MARGIN: Verdict.PASS,
-    Reason.SLOWER: Verdict.REGRESSION,
-    Reason.BELOW_PUBLISHED: Verdict.REGRESSION,
-    Reason.FASTER: Verdict.IMPROVEMENT,
-    Reason.NOISY: Verdict.INCONCLUSIVE,
-    Reason.DISTURBED: Verdict.INCONCLUSIVE,
-    Reason.ENVIRONMENT: Verdict.REGRESSION,
-    Reason.UNANCHORED: Verdict.INCONCLUSIVE,
-    Reason.UNCONFIRMED: Verdict.INCONCLUSIVE,
-    Reason.NO_FILE: Verdict.NO_BASELINE,
-    Reason.NO_ENTRY: Verdict.NO_BASELINE,
-    Reason.MAYBE_RENAMED: Verdict.NO_BASELINE,
-    Reason.NOT_IN_REVISION: Verdict.NO_BASELINE,
-    Reason.BASELINES_OFF: Verdict.NO_BASELINE,
-    Reason.UNCHANGED: Verdict.PASS,
-    Reason.NOT_WORSE: Verdict.PASS,
-    Reason.WORSE_CODE: Verdict.REGRESSION,
-    Reason.WORSE_COMPILER: Verdict.REGRESSION,
-    Reason.BETTER_CODE: Verdict.IMPROVEMENT,
-    Reason.INCOMPLETE: Verdict.INCONCLUSIVE,
-    Reason.NOT_COMPILED: Verdict.NOT_MEASURED,
-    Reason.WORK_CHANGED: Verdict.NOT_COMPARABLE,
-    Reason.OTHER_GPU: Verdict.NOT_COMPARABLE,
-    Reason.BAD_BASELINE: Verdict.NOT_COMPARABLE,
-    Reason.NO_GPU: Verdict.NOT_MEASURED,
-    Reason.OTHER_ARCH: Verdict.NOT_MEASURED,
-    Reason.TOO_LARGE: Verdict.NOT_MEASURED,
-    Reason.ONE_BLOCK: Verdict.NOT_MEASURED,
-    Reason.NOT_INTERPRETED: Verdict.NOT_MEASURED,
-    Reason.NOT_LAUNCHED: Verdict.NOT_MEASURED,
-    Reason.SKIPPED: Verdict.NOT_MEASURED,
-    Reason.NOTHING_TRIED: Verdict.NOT_MEASURED,
-    Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
-    Reason.UNCHECKED: Verdict.NOT_MEASURED,
-    Reason.NOT_TIMED: Verdict.NOT_MEASURED,
-    Reason.SAME_KERNEL: Verdict.NOT_MEASURED,
-    Reason.BAD_SAMPLES: Verdict.NOT_MEASURED,
-    Reason.ABOVE_LIMIT: Verdict.NOT_MEASURED,
-}
-
-ERRORS = frozenset(
-    {Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.SAME_KERNEL, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT}
-)
-"""Reasons that fail the test although nothing regressed: something is broken and must be seen."""
-
+FAILED = frozenset({Verdict.FAIL, Verdict.REGRESSION})
+"""Verdicts that fail a test."""
 UNDECIDED = frozenset(
     {Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.NOT_COMPARABLE, Verdict.NOT_MEASURED}
 )
-"""Verdicts that say nothing about the kernel's speed: `--perf-strict` fails them."""
+"""Verdicts that say nothing about the kernel: `--perf-strict` fails them."""
+
+
+class Reason(StrEnum):
+    """Why a gate says so: each code with its verdict and the gates that use it.
+
+    Every verdict has a reason, but for the plain pass of the gates `correct` and `compile`.
+    """
+
+    verdict: Verdict
+    """The one verdict that the reason leads to."""
+    gates: tuple[str, ...]
+    """The gates whose results have it."""
+
+    def __new__(cls, code: str, verdict: Verdict, *gates: str) -> Self:
+        reason = str.__new__(cls, code)
+        reason._value_ = code
+        reason.verdict, reason.gates = verdict, gates
+        return reason
+
+    # -- of the gate correct --------------------------------------------------------------------------
+
+    WRONG_VALUES = "wrong-values", Verdict.FAIL, "correct"
+    """Outputs are not what the reference computes, within the bound."""
+    OTHER_STRUCTURE = "other-structure", Verdict.FAIL, "correct"
+    """Outputs have other shapes, another number, or other dtypes than the reference's."""
+    CHANGED_INPUT = "changed-input", Verdict.FAIL, "correct"
+    """An input was changed that `mutates` and `writes` do not name."""
+    UNWRITTEN = "unwritten", Verdict.FAIL, "correct"
+    """Elements of an output hold what was in the memory before."""
+    OUT_OF_BOUNDS = "out-of-bounds", Verdict.FAIL, "correct"
+    """The kernel reads or writes beyond an array."""
+    MISALIGNED = "misaligned", Verdict.FAIL, "correct"
+    """Interpreted: the kernel accesses an address that is no multiple of its type's size."""
+    ALIASING = "aliasing", Verdict.FAIL, "correct"
+    """Interpreted: the kernel reads what was written through another parameter, which the compiler takes for
+    other memory."""
+    RACE = "race", Verdict.FAIL, "correct"
+    """Interpreted: blocks access one element, one of them writes, and nothing orders them."""
+    UNINITIALIZED = "uninitialized", Verdict.FAIL, "correct"
+    """Interpreted: the kernel uses memory that nothing has written, or never writes elements of an output."""
+    UNDETERMINED = "undetermined", Verdict.FAIL, "correct"
+    """Interpreted: a result depends on the padding of a load that has no `padding_mode`."""
+    ENDLESS_LOOP = "endless-loop", Verdict.FAIL, "correct"
+    """Interpreted: a loop would not end."""
+    ORDER = "order", Verdict.FAIL, "correct"
+    """Interpreted: results depend on the order of the blocks."""
+    ASSERTION = "assertion", Verdict.FAIL, "correct"
+    """Interpreted: an assertion in the kernel does not hold."""
+    ASSUMPTION = "assumption", Verdict.FAIL, "correct"
+    """Interpreted: the compiler assumes a divisor or bound of an argument that does not hold."""
+    SANITIZER = "sanitizer", Verdict.FAIL, "correct"
+    """compute-sanitizer found something (`--sanitize`)."""
+    NONDETERMINISTIC = "nondeterministic", Verdict.PASS, "correct"
+    """Outputs are right, and have other bits each time."""
+    TOO_LARGE = "too-large", Verdict.NOT_MEASURED, "correct"
+    """There is no GPU for it, and it is more work than the interpreter takes up unasked."""
+    NOT_INTERPRETED = "not-interpreted", Verdict.NOT_MEASURED, "correct"
+    """There is no GPU for it, and the interpreter lacks an operation that the kernel uses."""
+    NOT_LAUNCHED = "not-launched", Verdict.NOT_MEASURED, "correct"
+    """There is no GPU, and nothing was launched that could be interpreted."""
+    ONE_BLOCK = "one-block", Verdict.NOT_MEASURED, "correct"
+    """The user asked to interpret one block alone: there is no result to compare."""
+    NOTHING_TRIED = "nothing-tried", Verdict.NOT_MEASURED, "correct"
+    """A search found no example that the kernel takes."""
+
+    # -- of the gate compile, and of others that need a compiled kernel -------------------------------
+
+    COMPILE_ERROR = "compile-error", Verdict.FAIL, "compile", "correct", "static"
+    """cuda-tile or tileiras rejects the kernel."""
+    NOTHING_LAUNCHED = "nothing-launched", Verdict.FAIL, "compile", "static"
+    """The launcher launches no cuTile kernel: there is nothing to compile."""
+    NO_COMPILER = "no-compiler", Verdict.FAIL, "compile", "static"
+    """The compiler is not installed."""
+    NOT_COMPILED = "not-compiled", Verdict.NOT_MEASURED, "compile", "correct", "static"
+    """There is no compiled kernel, and another result says why."""
+
+    # -- of the gate static ---------------------------------------------------------------------------
+
+    NOT_WORSE = "not-worse", Verdict.PASS, "static"
+    """The code is another than the static baseline's, and nothing of it is worse."""
+    BETTER_CODE = "better-code", Verdict.IMPROVEMENT, "static"
+    """The compiled kernel is better than its static baseline, and nothing of it is worse."""
+    WORSE_CODE = "worse-code", Verdict.REGRESSION, "static"
+    """The compiled kernel is worse than its static baseline, and its source has changed."""
+    WORSE_COMPILER = "worse-compiler", Verdict.REGRESSION, "static"
+    """The compiled kernel is worse than its static baseline: same source, other toolchain."""
+    INCOMPLETE = "incomplete", Verdict.INCONCLUSIVE, "static"
+    """A tool is missing: not all that the static baseline knows could be compared."""
+
+    # -- of the gate speed ----------------------------------------------------------------------------
+
+    WITHIN_MARGIN = "within-margin", Verdict.PASS, "speed"
+    """It is not slower by the margin."""
+    FASTER = "faster", Verdict.IMPROVEMENT, "speed"
+    """Faster by more than the margin."""
+    SLOWER = "slower", Verdict.REGRESSION, "speed"
+    """Slower than the baseline, confirmed in fresh processes."""
+    BELOW_PUBLISHED = "below-published", Verdict.REGRESSION, "speed"
+    """Slower than a published figure by more than one figure's margin, confirmed in fresh processes."""
+    ENVIRONMENT = "environment", Verdict.REGRESSION, "speed"
+    """Its code is not slower, and both it and the baseline kernel are slower than recorded: by driver,
+    compiler or libraries, which have changed."""
+    NOISY = "noisy", Verdict.INCONCLUSIVE, "speed"
+    """As many processes as the rule allows could not tell whether it is slower, its samples spread, or its
+    sustained times are not known."""
+    DISTURBED = "disturbed", Verdict.INCONCLUSIVE, "speed"
+    """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
+    UNANCHORED = "unanchored", Verdict.INCONCLUSIVE, "speed"
+    """It may be slower, and there is no baseline kernel to tell: stored times show only large slowdowns."""
+    UNCONFIRMED = "unconfirmed", Verdict.INCONCLUSIVE, "speed"
+    """It may be slower, and the run ended before fresh processes could tell."""
+    MAYBE_RENAMED = "maybe-renamed", Verdict.NO_BASELINE, "speed"
+    """The file has no entry for this case, and one for a case of its kernel that is gone."""
+    WORK_CHANGED = "work-changed", Verdict.NOT_COMPARABLE, "speed"
+    """The case does other work (flops, bytes, dtype) than the recorded one."""
+    OTHER_GPU = "other-gpu", Verdict.NOT_COMPARABLE, "speed"
+    """The baseline was recorded on another kind of GPU."""
+    WRONG_RESULT = "wrong-result", Verdict.NOT_MEASURED, "speed"
+    """The gate `correct` fails: the kernel's speed means nothing."""
+    UNCHECKED = "unchecked", Verdict.NOT_MEASURED, "speed"
+    """Checking the result raised: nobody knows whether it is right."""
+    LOST = "lost", Verdict.NOT_MEASURED, "speed"
+    """The process that ran the test ended before it could report. pytest fails such a test."""
+    NOT_TIMED = "not-timed", Verdict.FAIL, "speed"
+    """The launch could not be timed."""
+    SAME_KERNEL = "same-kernel", Verdict.FAIL, "speed"
+    """Today's kernel and the baseline's are known to differ, and this process gets one kernel for both."""
+    BAD_SAMPLES = "bad-samples", Verdict.FAIL, "speed"
+    """The timer returned no samples, NaN, or times that are not positive."""
+    ABOVE_LIMIT = "above-limit", Verdict.FAIL, "speed"
+    """The figure is above what the chip can do: the measurement or the work count is wrong."""
+
+    # -- of several gates -----------------------------------------------------------------------------
+
+    UNCHANGED = "unchanged", Verdict.PASS, "static", "speed"
+    """Code and launch are those of the baseline, for speed the environment, too: nothing can have changed."""
+    NO_FILE = "no-file", Verdict.NO_BASELINE, "static", "speed"
+    """There is no baseline file for this platform."""
+    NO_ENTRY = "no-entry", Verdict.NO_BASELINE, "static", "speed"
+    """The platform's baseline file has no entry for this case."""
+    NOT_IN_REVISION = "not-in-revision", Verdict.NO_BASELINE, "static", "speed"
+    """The revision to compare with has no such case."""
+    BASELINES_OFF = "baselines-off", Verdict.NO_BASELINE, "static", "speed"
+    """The user asked for no comparison (`--perf-baseline none`)."""
+    BAD_BASELINE = "bad-baseline", Verdict.FAIL, "static", "speed"
+    """The baseline file cannot be read or written."""
+    RAISED = "raised", Verdict.FAIL, "correct", "compile", "static", "speed"
+    """The launcher, the inputs or the reference raised."""
+    NO_GPU = "no-gpu", Verdict.NOT_MEASURED, "correct", "speed"
+    """There is no GPU, or no driver, or torch cannot use it."""
+    OTHER_ARCH = "other-arch", Verdict.NOT_MEASURED, "correct", "speed"
+    """The GPU at hand is not of an architecture that was asked for."""
+    SKIPPED = "skipped", Verdict.NOT_MEASURED, "correct", "compile", "static", "speed"
+    """The kernel's own code called `pytest.skip`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict with its reason and the change it rests on."""
+    """A reason, and the change it rests on."""
 
     reason: Reason
-    """Why."""
+    """Why, and with that the verdict."""
     change: float | None = None
     """Relative change of the time per launch against the baseline: +0.05 is 5 % slower."""
     detail: str = ""
@@ -167,10 +195,5 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that the reason belongs to."""
-        return VERDICT_OF[self.reason]
-
-    @property
-    def result_verdict(self) -> Verdict:
-        """The verdict of the case's result: an error fails, whatever it leaves undecided."""
-        return Verdict.FAIL if self.reason in ERRORS else self.verdict
+        """The verdict that the reason leads to."""
+        return self.reason.verdict

@@ -12,7 +12,7 @@ import pytest
 
 import pytest_cutile
 from pytest_cutile.spec import Case, KernelSpec, Work
-from pytest_cutile.verdicts import VERDICT_OF, Reason
+from pytest_cutile.verdicts import FAILED, Reason, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -140,14 +140,30 @@ def test_every_option_and_ini_key_is_listed(pytestconfig):
     assert keys == {*re.findall(r"^\| `(cutile_\w+)` \|", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_listed_with_its_verdict(reason):
+def rows_of(section: str) -> list[list[str]]:
+    """Return the cells of the first table in a section of the page of verdicts, without its head."""
     text = (ROOT / "docs" / "reference" / "verdicts.md").read_text(encoding="utf-8")
-    (row, *_) = (
-        line for line in text.splitlines() if line.startswith("|") and f"`{reason}`" in line.split("|")[1]
-    )
-    if VERDICT_OF[reason] != "not-measured":
-        assert row.split("|")[2].strip() in {VERDICT_OF[reason], ""}
+    lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return rows[2:]
+
+
+@pytest.mark.parametrize("gate", sorted({gate for reason in Reason for gate in reason.gates}))
+def test_every_reason_of_a_gate_is_listed_with_its_verdict(gate):
+    listed = {
+        code: verdict
+        for codes, verdict, *_ in rows_of(gate.title())
+        for code in re.findall(r"`(\S+)`", codes)
+    }
+    assert listed == {reason: reason.verdict for reason in Reason if gate in reason.gates}
+
+
+def test_every_verdict_is_listed_with_what_it_does_to_its_test():
+    listed = {
+        code: outcome for codes, outcome in rows_of("Verdicts") for code in re.findall(r"`(\S+)`", codes)
+    }
+    outcomes = {Verdict.NOT_MEASURED: "skipped", **dict.fromkeys(FAILED, "fails")}
+    assert listed == {verdict: outcomes.get(verdict, "passes") for verdict in Verdict}
 
 
 @pytest.mark.parametrize("name", pytest_cutile.__all__)

@@ -1,28 +1,45 @@
+from typing import get_args
+
 import pytest
 
-from pytest_cutile.verdicts import ERRORS, UNDECIDED, VERDICT_OF, Judgement, Reason, Verdict
+from pytest_cutile.interpreter.faults import FaultKind
+from pytest_cutile.verdicts import FAILED, UNDECIDED, Judgement, Reason, Verdict
 
 
-def test_every_reason_belongs_to_one_verdict():
-    assert set(VERDICT_OF) == set(Reason)
-    assert set(VERDICT_OF.values()) == set(Verdict) - {Verdict.FAIL}  # which needs none
+def test_every_verdict_has_a_reason():
+    assert {reason.verdict for reason in Reason} == set(Verdict)
+    assert all(reason.gates for reason in Reason)
 
 
-def test_errors_and_undecided_never_are_a_pass():
-    assert all(VERDICT_OF[reason] in UNDECIDED for reason in ERRORS)
-    assert UNDECIDED.isdisjoint({Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT})
+def test_a_verdict_fails_or_is_undecided_or_good():
+    assert FAILED.isdisjoint(UNDECIDED)
+    assert set(Verdict) - FAILED - UNDECIDED == {Verdict.PASS, Verdict.IMPROVEMENT}
 
 
 @pytest.mark.parametrize("reason", [Reason.NOISY, Reason.DISTURBED, Reason.UNANCHORED, Reason.UNCONFIRMED])
 def test_what_may_be_slower_and_is_not_shown_to_be_is_undecided(reason):
     assert Judgement(reason=reason, change=0.05).verdict is Verdict.INCONCLUSIVE
-    assert reason not in ERRORS
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_an_error_fails_and_other_reasons_keep_their_verdict(reason):
-    expected = Verdict.FAIL if reason in ERRORS else VERDICT_OF[reason]
-    assert Judgement(reason=reason).result_verdict is expected
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.BAD_BASELINE,
+        Reason.NOT_TIMED,
+        Reason.SAME_KERNEL,
+        Reason.BAD_SAMPLES,
+        Reason.ABOVE_LIMIT,
+    ],
+)
+def test_what_is_broken_fails_although_nothing_is_slower(reason):
+    assert Judgement(reason=reason).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("kind", get_args(FaultKind))
+def test_every_fault_of_the_interpreter_is_a_reason_of_the_gate_correct(kind):
+    (reason,) = (reason for reason in Reason if reason == kind)
+    assert "correct" in reason.gates
+    assert reason.verdict is (Verdict.NOT_MEASURED if kind == "not-interpreted" else Verdict.FAIL)
 
 
 def test_a_judgement_without_a_measurement_has_no_change():

@@ -37,7 +37,8 @@ from pytest_cutile.correctness.errors import (
 )
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
 from pytest_cutile.correctness.gradients import with_gradients
-from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall, choose
+from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
@@ -108,18 +109,18 @@ def run_check(
     *,
     reference: Callable[..., Any],
     options: CheckOptions | None = None,
-    run: LauncherCall | None = None,
+    launching: Launching = ON_GPU,
 ) -> CheckReport:
-    """Check as `check_kernel` does, with the arguments of `fn` apart; `run` replaces the guarded call."""
+    """Check as `check_kernel` does, with the arguments of `fn` apart, and calls it by `launching`."""
     started = time.perf_counter()
     options = CheckOptions() if options is None else options
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
     if options.grad:
-        checked = with_gradients(fn, args, kwargs, reference=reference, options=options, run=run)
+        checked = with_gradients(fn, args, kwargs, reference=reference, options=options, launching=launching)
         fn, reference, options = checked.fn, checked.reference, checked.options
         args, kwargs = checked.args, checked.kwargs
-    launcher = GuardedLauncher(fn, args, kwargs, options, run)
+    launcher = GuardedLauncher(fn, args, kwargs, options, launching)
     terms = Terms.of(options, launcher.read)
     if options.independent is not None:
         check_axes(options.independent, parameter_names(fn))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_cutile.verdicts import Reason
+
 if TYPE_CHECKING:
     import torch
 
@@ -23,10 +25,10 @@ def with_facts(text: str, *facts: str) -> str:
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 
-    def __init__(self, message: str, *, kind: str = "") -> None:
+    def __init__(self, message: str, *, kind: Reason = Reason.WRONG_VALUES) -> None:
         super().__init__(message)
         self.kind = kind
-        """What is wrong, as a reason code: "changed-input", "unwritten" ...; empty: values of outputs."""
+        """What is wrong, as a reason code."""
 
     def told_as(self, message: str) -> KernelMismatch:
         """Return the same mismatch with another message."""
@@ -40,8 +42,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """Its worst element."""
     changed: torch.Tensor | None = None
     """The first input that was changed and may not be."""
-    tells: int = 0
-    """How much the first line tells of the cause: of several failures, the one with most is shown."""
+    clarity: int = 0
+    """How clear the first line makes the cause: of several failures of one cause, the clearest is shown."""
     advice: str = ""
     """Which looser numerics policy would let the outputs pass; empty where none was tried."""
     errors: ErrorMap | None = None

@@ -16,7 +16,8 @@ import torch
 
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall
+from pytest_cutile.correctness.guards.launch import GuardedLauncher
+from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.signatures import name_of, positional_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import Named, map_tensors, named_tensors, tensors_in
@@ -166,7 +167,7 @@ def with_gradients(
     *,
     reference: Callable[..., Any],
     options: CheckOptions,
-    run: LauncherCall | None,
+    launching: Launching,
 ) -> GradientCheck:
     """Return what to check so that gradients of all that the reference depends on are compared.
 
@@ -180,7 +181,7 @@ def with_gradients(
         raise ValueError(f"grad=True checks launchers that return their outputs, without {unusable[0]}=...")
     options = replace(options, grad=False, independent=None, sampled=False)
     args, kwargs = map_tensors(torch.Tensor.detach, (tuple(args), dict(kwargs)))
-    outputs = GuardedLauncher(fn, args, kwargs, options, run).launch()
+    outputs = GuardedLauncher(fn, args, kwargs, options, launching).launch()
     upstream = {
         _OF + name: _like(output) for name, output in named_tensors(outputs, _OUTPUT) if _is_real(output)
     }

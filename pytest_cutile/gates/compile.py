@@ -16,9 +16,6 @@ from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.verdicts import Reason, Verdict
 
-NO_COMPILER = "no-compiler"
-"""Reason of a failure that is not the kernel's."""
-
 
 class CompilingGate(Gate):
     """A gate about compiled kernels: asked of every case for each architecture under test, without a GPU."""
@@ -35,11 +32,12 @@ class CompilingGate(Gate):
             yield Task(gate=self.name, spec=spec, case=case, arch=arch, module=module, suffix=arch)
 
     def append(
-        self, case: CompileCase, verdict: Verdict, reason: str = "", detail: str = "", **further: object
+        self, case: CompileCase, reason: Reason | None = None, detail: str = "", **further: object
     ) -> None:
+        """Add the result of a case: a pass, or what its reason leads to."""
         result = self.result_type(
             **case.labels,
-            verdict=verdict,
+            verdict=Verdict.PASS if reason is None else reason.verdict,
             reason=reason,
             detail=detail,
             **further,  # type: ignore[arg-type]
@@ -54,21 +52,23 @@ class CompilingGate(Gate):
         """
         detail = f"{error}".partition("\n")[0]
         if isinstance(error, GateSkipped):
-            self.append(case, Verdict.NOT_MEASURED, error.reason, detail)
+            self.append(case, error.reason, detail)
             return
         if isinstance(error, CompilerMissing | ModuleNotFoundError):
             first = self._first_without.setdefault(f"{error}", case)
             if first.key != case.key:
                 detail = f"{detail} ({first.baseline_key} for {first.arch} failed for that)"
-                self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail)
+                self.append(case, Reason.NOT_COMPILED, detail)
                 raise GateSkipped(Reason.NOT_COMPILED, detail) from None
         if isinstance(error, CompilerMissing):
-            reason = NO_COMPILER
-        elif isinstance(error, CompileError | NothingLaunched):
-            reason = ""
+            reason = Reason.NO_COMPILER
+        elif isinstance(error, CompileError):
+            reason = Reason.COMPILE_ERROR
+        elif isinstance(error, NothingLaunched):
+            reason = Reason.NOTHING_LAUNCHED
         else:
-            reason, detail = "raised", f"{type(error).__name__}: {detail}"
-        self.append(case, Verdict.FAIL, reason, detail)
+            reason, detail = Reason.RAISED, f"{type(error).__name__}: {detail}"
+        self.append(case, reason, detail)
 
 
 class CompileGate(CompilingGate):
@@ -89,4 +89,4 @@ class CompileGate(CompilingGate):
         except Exception as error:
             self.append_failure(case, error)
             raise
-        self.append(case, Verdict.PASS)
+        self.append(case)

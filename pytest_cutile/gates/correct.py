@@ -9,16 +9,16 @@ from typing import Any
 
 from pytest_cutile.compiler import CompileError
 from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compiled_case
-from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.results import INTERPRETER, NONDETERMINISTIC, CorrectResult
+from pytest_cutile.results import INTERPRETER, CorrectResult
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.tensors.seeded import MakeTensor, seed_from
@@ -54,31 +54,39 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
     __tracebackhide__ = True
     spec, case, seed = task.spec, task.case, seed_of(task.case, test.nodeid)
 
-    def check(run: RunLaunch | None = None) -> CheckReport:
+    interpreted = session.target.interprets(task.arch)
+
+    def check_with(launching: Launching) -> CheckReport:
         __tracebackhide__ = True
-        # With `run` it is interpreted, where "cuda" is the memory of the CPU.
-        device = "cuda" if run is not None else None
+        device = "cuda" if launching.is_interpreted else None
         inputs = make_inputs(session, task, seed=seed, torch_device=device)
         return check_inputs(
-            spec, case, inputs, run=run, name=task.inputs, settings=session.settings, sampled=sampled
+            spec,
+            case,
+            inputs,
+            launching=launching,
+            name=task.inputs,
+            settings=session.settings,
+            sampled=sampled,
         )
 
-    def interpret() -> CheckReport:
+    def check() -> CheckReport:
         __tracebackhide__ = True
+        if not interpreted:
+            return check_with(ON_GPU)
         try:
-            return Interpreting(session, task.arch).check(check, spec.work_of(case))
+            return Interpreting(session, task.arch).interpret(check_with, spec.work_of(case))
         except CompileError as error:
             _leave_to_gate_compile(session, task, error)
             raise
 
-    interpreted = session.target.interprets(task.arch)
     return gate_correct(
         session,
         key=task.key,
         kernel=spec.name,
         case=task.case_name,
         arch=task.arch,
-        check=interpret if interpreted else check,
+        check=check,
         interpreted=interpreted,
         inputs=task.suffix,
     )
@@ -138,7 +146,8 @@ def gate_correct(
         CompileError: interpreted, the real compiler rejects it.
     """
 
-    def record(verdict: Verdict, *, reason: str = "", detail: str = "", **seen: Any) -> None:
+    def record(reason: Reason | None, *, detail: str, **seen: Any) -> None:
+        verdict = Verdict.PASS if reason is None else reason.verdict
         session.results.append(
             CorrectResult(
                 key=key,
@@ -168,15 +177,14 @@ def gate_correct(
             with session.gpu.lock.shared(), user_code():
                 report = check()
     except GateSkipped as skipped:
-        record(Verdict.NOT_MEASURED, reason=skipped.reason, detail=skipped.detail)
+        record(skipped.reason, detail=skipped.detail)
         raise
     except KernelMismatch as mismatch:
         session.checked[key] = Reason.WRONG_RESULT
         record(
-            Verdict.FAIL,
-            reason=mismatch.kind,
+            mismatch.kind,
             detail=str(mismatch).partition("\n")[0],
-            tells=mismatch.tells,
+            clarity=mismatch.clarity,
             advice=mismatch.advice,
             errors=mismatch.errors,
         )
@@ -186,16 +194,16 @@ def gate_correct(
         message = f"{error}".partition("\n")[0]
         if isinstance(error, KernelFault):
             session.checked[key] = Reason.WRONG_RESULT
-            record(Verdict.FAIL, reason=error.kind, detail=message)
+            # mypy takes the call for the declaration of a member.
+            record(Reason(error.kind), detail=message)  # type: ignore[call-arg]
         elif isinstance(error, CompileError):
-            record(Verdict.FAIL, reason=Reason.NOT_COMPILED, detail=message)
+            record(Reason.COMPILE_ERROR, detail=message)
         else:
-            record(Verdict.FAIL, reason="raised", detail=f"{type(error).__name__}: {message}")
+            record(Reason.RAISED, detail=f"{type(error).__name__}: {message}")
         raise
     session.checked[key] = None
     record(
-        Verdict.PASS,
-        reason=NONDETERMINISTIC if report.deterministic is False else "",
+        Reason.NONDETERMINISTIC if report.deterministic is False else None,
         detail="; ".join(_remarks(report)),
         tolerance=_tolerance(report),
         looser=report.looser,

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_cutile.compiler.compilations import CompileCase
+from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.base import Task
-from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.revisions.paired import with_own_imports
@@ -87,15 +87,12 @@ def check_inputs(
     case: Case,
     inputs: Any,
     *,
-    run: RunLaunch | None,
+    launching: Launching,
     name: str,
     settings: Settings,
     sampled: bool = False,
 ) -> CheckReport:
-    """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference.
-
-    `run` calls the launcher; without it, the launcher runs over poisoned memory.
-    """
+    """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference."""
     from pytest_cutile.correctness.check import run_check
 
     __tracebackhide__ = True
@@ -108,7 +105,12 @@ def check_inputs(
         case, mutation_test=settings.mutation_test, vary_layout=vary_layout, sampled=sampled
     )
     return run_check(
-        call.function, call.args, call.kwargs, reference=spec.reference, options=options, run=run
+        call.function,
+        call.args,
+        call.kwargs,
+        reference=spec.reference,
+        options=options,
+        launching=launching,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_cutile.correctness.errors import with_facts
+from pytest_cutile.correctness.guards.launching import Interpreted, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.interpreter.faults import UnwrittenOutput, excerpt
 
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from pytest_cutile.interpreter import Run
     from pytest_cutile.interpreter.provenance import Trace
 
-RunLaunch = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-"""Calls a launcher with its arguments and returns its outputs."""
-Check = Callable[[RunLaunch], CheckReport]
-"""Makes a check, given what runs the launcher."""
+CheckWith = Callable[[Launching], CheckReport]
+"""Makes a check, given what calls its launcher."""
 
 PADDING = "padding"
 """Source of an element that was loaded from outside of an array."""
@@ -47,7 +46,7 @@ class _Launched(BaseException):
     """Ends a check that has launched what is looked for; no handler of errors stops it."""
 
 
-def add_origin(text: str, run: Run, check: Check, launch: RunLaunch, wrong: WrongElement) -> str:
+def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching, wrong: WrongElement) -> str:
     """Return the message of a wrong result with where its worst element comes from.
 
     The launch is made again and recorded; nothing is compared with its outputs again.
@@ -61,14 +60,14 @@ def add_origin(text: str, run: Run, check: Check, launch: RunLaunch, wrong: Wron
     launches = itertools.count(1)
 
     def launch_until(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        outputs = launch(fn, args, kwargs)
+        outputs = launching(fn, args, kwargs)
         if next(launches) == wrong.launch:
             raise _Launched(tensors_of(outputs, args, kwargs)[wrong.tensor])
         return outputs
 
     with _recorded(run):
         try:
-            check(launch_until)
+            check_with(Interpreted(launch_until))
         except _Launched as launched:
             (tensor,) = launched.args
             if wrong.index is None:
@@ -120,7 +119,9 @@ def _remarkable(trace: Trace) -> Iterator[str]:
             yield f"computed from padding, loaded beyond the end of an array:{excerpt(tile.location)}"
 
 
-def why_unwritten(run: Run, check: Check, check_written: Callable[[Callable[..., Any], Any], None]) -> str:
+def why_unwritten(
+    run: Run, check_with: CheckWith, check_written: Callable[[Callable[..., Any], Any], None]
+) -> str:
     """Return which lines and blocks stored into the output that is not written to its last element."""
 
     def launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -131,7 +132,7 @@ def why_unwritten(run: Run, check: Check, check_written: Callable[[Callable[...,
     writers = ""
     with _recorded(run):
         try:
-            check(launch)
+            check_with(Interpreted(launch))
         except UnwrittenOutput as again:
             writers = run.writers(again.tensor)
         except Exception as error:  # noqa: BLE001 - the fault that is explained matters more

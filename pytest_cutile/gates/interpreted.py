@@ -14,12 +14,12 @@ from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
+from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.explained import (
-    Check,
-    RunLaunch,
+    CheckWith,
     WrongElement,
     add_origin,
     tensors_of,
@@ -139,8 +139,10 @@ class Interpreting:
 
     # -- the check ------------------------------------------------------------------------------------
 
-    def check(self, check: Check, work: Work | None = None) -> CheckReport:
-        """Make a check, in both orders of the blocks if asked, and wait for the real compiler.
+    def interpret(self, check_with: CheckWith, work: Work | None = None) -> CheckReport:
+        """Make a check whose launches are interpreted, and wait for the real compiler.
+
+        With `--interpret-both-orders` it is made again with the last block first.
 
         Raises:
             GateSkipped: no interpreter, too much work, nothing to interpret, an unknown operation, or one
@@ -152,14 +154,14 @@ class Interpreting:
         __tracebackhide__ = True
         if not self.is_active:
             with self.active():
-                return self.check(check, work)
+                return self.interpret(check_with, work)
         if work is not None:
             self._refuse_large(work.bytes, work.flops)
         before = len(self._run.launches)
-        report = self._check_once(check)
+        report = self._interpret_once(check_with)
         if self._asked.both_orders:
             with self._run.using(replace(self._run.options, reverse=True, one_by_one=True)):
-                self._check_once(check, f"{_LAST_FIRST}: ")
+                self._interpret_once(check_with, f"{_LAST_FIRST}: ")
         self.wait_for_compiler()
         if len(self._run.launches) == before and report.elements:
             raise GateSkipped(
@@ -168,21 +170,21 @@ class Interpreting:
             )
         return report
 
-    def _check_once(self, check: Check, prefix: str = "") -> CheckReport:
+    def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
+        """Make a check; a failure, which begins with `prefix`, says what in the kernel led to it."""
         __tracebackhide__ = True
-        known = self._session.launched_again
-        turns = _Turns(self._run, self._launch, known)
+        turns = _Turns(self._run, self._launch, self._session.launched_again)
         try:
-            return check(turns)
+            return check_with(turns)
         except KernelMismatch as mismatch:
             tensor, index = mismatch.changed, None
             if mismatch.output is not None:
                 tensor, index = mismatch.output, mismatch.index
             text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
             if wrong is not None:
-                text = add_origin(text, self._run, check, _Turns(self._run, call, set()), wrong)
+                text = add_origin(text, self._run, check_with, _Turns(self._run, Interpreted(), set()), wrong)
             is_first = wrong is not None and wrong.launch == 1
-            if turns.reversed and not is_first and self._is_right_forward(check):
+            if turns.reversed and not is_first and self._is_right_forward(check_with):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             raise mismatch.told_as(text) from None
         except CompilerMissing as error:
@@ -193,17 +195,17 @@ class Interpreting:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
             writers = ""
-            if turns.reversed and self._is_right_forward(check):
+            if turns.reversed and self._is_right_forward(check_with):
                 prefix = f"{_LAST_FIRST}: "
             if isinstance(fault, UnwrittenOutput):
-                writers = why_unwritten(self._run, check, self._check_written)
+                writers = why_unwritten(self._run, check_with, self._check_written)
             fault.message = f"{prefix}{fault.message}{writers}"
             raise
 
-    def _is_right_forward(self, check: Check) -> bool:
+    def _is_right_forward(self, check_with: CheckWith) -> bool:
         """Return whether a check passes if all its launches have the first block first."""
         try:
-            check(self._launch)
+            check_with(Interpreted(self._launch))
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
             return False
         return True
@@ -251,14 +253,12 @@ class Interpreting:
         run.forget()
 
 
-def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return fn(*args, **kwargs)
-
-
-class _Turns:
+class _Turns(Launching):
     """Calls launchers for a check: the second time with the last block first."""
 
-    def __init__(self, run: Run, launch: RunLaunch, known: set[Any]) -> None:
+    is_interpreted = True
+
+    def __init__(self, run: Run, launch: LauncherCall, known: set[Any]) -> None:
         self._run = run
         self._launch = launch
         self._known = known

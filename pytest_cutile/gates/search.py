@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameters_of
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
-from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.gates.user_code import user_code
@@ -297,19 +297,23 @@ class KernelSearch:
             work = spec.work_of(case)
         self._refuse_large(work.bytes, work.flops)
 
-        def check(run: RunLaunch | None = None) -> CheckReport:
-            device = "cuda" if run is not None else self._session.gpu.usable_device(self._arch).torch_device
+        def check_with(launching: Launching) -> CheckReport:
+            device = "cuda"
+            if not launching.is_interpreted:
+                device = self._session.gpu.usable_device(self._arch).torch_device
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
             with _refusing(), user_code():
                 inputs = spec.make_inputs(make, case, example.inputs)
             self._refuse_large(sum(tensor.nbytes for tensor in tensors_in(inputs)))
-            return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
+            return check_inputs(
+                spec, case, inputs, launching=launching, name=example.inputs, settings=settings
+            )
 
         with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)), user_code():
             if self._interpreted:
-                self._report = Interpreting(self._session, self._arch, compiles=False).check(check)
+                self._report = Interpreting(self._session, self._arch, compiles=False).interpret(check_with)
             else:
-                self._report = check()
+                self._report = check_with(ON_GPU)
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
         if self._interpreted and (size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS):

@@ -47,7 +47,7 @@ from pytest_cutile.speed.protocol import Failed, Request, RequestedCases, Timed
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
-from pytest_cutile.verdicts import Judgement, Reason, Verdict
+from pytest_cutile.verdicts import Judgement, Reason
 
 SENTINELS = 3
 """Unchanged cases of a run that are timed all the same, to say how this GPU does today."""
@@ -99,7 +99,6 @@ def gate_speed(
             session.results.append(
                 speed_result(
                     case,
-                    verdict=Verdict.NOT_MEASURED,
                     reason=skipped.reason,
                     detail=skipped.detail,
                     recorded=note,
@@ -139,7 +138,7 @@ def _gate_speed(
         raise
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        session.results.append(speed_result(case, verdict=Verdict.FAIL, reason="raised", detail=detail))
+        session.results.append(speed_result(case, reason=Reason.RAISED, detail=detail))
         raise
     return _report(session, case, outcome)
 

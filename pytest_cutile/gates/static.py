@@ -53,7 +53,7 @@ class StaticGate(CompilingGate):
             failure = self._judge(case, current, test.nodeid)
         except BaselineError as error:
             failure = str(error)
-            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, failure, facts=self._shown(current))
+            self.append(case, Reason.BAD_BASELINE, failure, facts=self._shown(current))
         if failure is not None:
             raise GateFailed(failure, pytrace=False)
 
@@ -91,7 +91,7 @@ class StaticGate(CompilingGate):
             return compiled_facts(self.session, case)
         except Exception as error:
             if ("compile", *case.key) in self.session.selected:
-                self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, _NOT_COMPILED)
+                self.append(case, Reason.NOT_COMPILED, _NOT_COMPILED)
                 message = f"{error}".partition("\n")[0]
                 raise GateSkipped(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {message}") from None
             self.append_failure(case, error)
@@ -145,7 +145,6 @@ class StaticGate(CompilingGate):
             failure += f"\n\n{note}"
         self.append(
             case,
-            judgement.result_verdict,
             judgement.reason,
             detail=judgement.detail,
             changes=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_cutile.compiler.job import source_line
 from pytest_cutile.interpreter.ir import Location
@@ -13,13 +13,28 @@ from pytest_cutile.interpreter.ir import Location
 if TYPE_CHECKING:
     import torch
 
+FaultKind = Literal[
+    "aliasing",
+    "assertion",
+    "assumption",
+    "endless-loop",
+    "misaligned",
+    "not-interpreted",
+    "order",
+    "out-of-bounds",
+    "race",
+    "undetermined",
+    "uninitialized",
+]
+"""Kinds of faults; `pytest_cutile.verdicts.Reason` says what each of them means."""
+
 
 class KernelFault(Exception):  # noqa: N818 - reads as what happened
     """A kernel did what no GPU promises to do well; `str()` is the whole story for its author."""
 
     def __init__(
         self,
-        kind: str,
+        kind: FaultKind,
         message: str,
         *,
         kernel: str = "",
@@ -28,7 +43,7 @@ class KernelFault(Exception):  # noqa: N818 - reads as what happened
     ) -> None:
         super().__init__(message)
         self.kind = kind
-        """What sort of fault: "out-of-bounds", "race", "uninitialized" ..."""
+        """What sort of fault; in results, the reason code."""
         self.message = message
         self.kernel = kernel
         """Name of the kernel's function."""

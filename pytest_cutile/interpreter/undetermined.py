@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.interpreter.analysis import named_operands
-from pytest_cutile.interpreter.faults import KernelFault, user_location
+from pytest_cutile.interpreter.faults import FaultKind, KernelFault, user_location
 from pytest_cutile.interpreter.frames import Frame, first_block
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.values import mark_undetermined, origins_of, undetermined
@@ -27,7 +27,7 @@ _MOST_ORIGINS = torch.iinfo(torch.int16).max
 class _Origin:
     """Where an undetermined value comes from."""
 
-    kind: str
+    kind: FaultKind
     """Of the fault that it makes."""
     element: str
     """The first element that nothing has written, and its array; empty: it is padding."""

@@ -17,7 +17,7 @@ from _pytest.runner import CallInfo, runtestprotocol
 from pytest_cutile.pytest_parts.failure import CALLS
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
     from pytest_cutile.pytest_parts.meeting import Measuring
@@ -294,8 +294,8 @@ class LostTests:
             case=known.case if known else case,
             arch=known.arch if known else "",
             gpu=known.gpu if known else "",
-            verdict=Verdict.NOT_MEASURED,
-            reason=Reason.NOT_TIMED,
+            verdict=Reason.LOST.verdict,
+            reason=Reason.LOST,
             detail=str(lost.longrepr),
         )
         teardown = lost_test(lost.nodeid, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 import textwrap
@@ -11,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler.source import declaration_digest
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
 from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import all_passes, only_launch
-from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
@@ -102,13 +101,17 @@ class CheckKernel:
         )
         CheckOptions.split(kwargs, parameter_names(fn))  # refuses what is spelled like an option
 
-        def check(run: RunLaunch | None = None) -> CheckReport:
+        def check_with(launching: Launching) -> CheckReport:
             __tracebackhide__ = True
             if settings.sanitized:
                 return only_launch(all_passes(fn, grad=grad), args, kwargs)
             from pytest_cutile.correctness.check import run_check
 
-            return run_check(fn, args, kwargs, reference=reference, options=chosen, run=run)
+            return run_check(fn, args, kwargs, reference=reference, options=chosen, launching=launching)
+
+        def check() -> CheckReport:
+            __tracebackhide__ = True
+            return check_with(ON_GPU) if interpreting is None else interpreting.interpret(check_with)
 
         nodeid = self.test.nodeid
         kernel, case = names_of_test(nodeid)
@@ -120,7 +123,7 @@ class CheckKernel:
                 case=case,
                 arch=self.arch,
                 launcher=name_of(fn),
-                check=check if interpreting is None else functools.partial(interpreting.check, check),
+                check=check,
                 interpreted=interpreting is not None,
             )
 

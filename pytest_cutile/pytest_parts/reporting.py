@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cutile.verdicts import UNDECIDED, Verdict
+from pytest_cutile.verdicts import FAILED, UNDECIDED
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.cases import RunOutcome, Story
@@ -50,7 +50,7 @@ def _story(report: pytest.TestReport, results: Sequence[Result]) -> Story:
 
 def _blamed(results: Sequence[Result]) -> list[Result]:
     """Return the results that failed their test: what is undecided only where nothing else did."""
-    wrong = [result for result in results if result.verdict in (Verdict.FAIL, Verdict.REGRESSION)]
+    wrong = [result for result in results if result.verdict in FAILED]
     return wrong or [result for result in results if result.verdict in UNDECIDED]
 
 

@@ -25,7 +25,7 @@ from pytest_cutile.compiler.toolchain import find_tool
 from pytest_cutile.pytest_parts.fresh_process import PROGRAM, state_of
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
     from pytest_cutile.session import Session
@@ -90,7 +90,7 @@ class Sanitizing:
             if result.gate == "correct":
                 detail = findings[0].partition("\n")[0]
                 self._session.results[place] = msgspec.structs.replace(
-                    result, verdict=Verdict.FAIL, reason="sanitizer", detail=detail
+                    result, verdict=Reason.SANITIZER.verdict, reason=Reason.SANITIZER, detail=detail
                 )
                 self._session.checked[result.key] = Reason.WRONG_RESULT  # and so it gets no speed
         from pytest_cutile.gates.outcome import GateFailed

@@ -12,7 +12,7 @@ import pytest
 from pytest_cutile.pytest_parts.failure import shorten
 from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.settings import Settings
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.document import Document
@@ -22,7 +22,6 @@ SHOWN_LINES = 30
 """Lines of a failure, without its headline."""
 SHOWN_CASES = 4
 """Names of cases that share a root cause."""
-FAILED = (Verdict.FAIL, Verdict.REGRESSION)
 _ANNOTATES = "pytest_github_actions_annotate_failures"
 """A plugin that annotates, too, with options of its own."""
 
@@ -58,7 +57,7 @@ class TerminalSummary:
                 word = f"{'RIGHT, ' if is_right else ''}NOT MEASURED ({result.reason})"
                 return "skipped", "s", (word, {"yellow": True})
         telling = [result for result in results if report.passed or result.verdict in FAILED]
-        shown = next(filter(None, (printable(result.shown_outcome) for result in telling)), "")
+        shown = next(filter(None, (printable(result.outcome) for result in telling)), "")
         # The short summary has the words that tools look for.
         if self._is_over or report.skipped or not shown:
             return None
@@ -87,7 +86,7 @@ class TerminalSummary:
         """Shorten failures of one root cause; hide all but the one that tells most, unless `show_all`."""
         advice = {getattr(result, "advice", "") for _, result in alike}
         refuted = advice - {""} if len(advice) > 1 else set()
-        most = max(alike, key=lambda failure: failure.result.tells if failure.result else 0)
+        most = max(alike, key=lambda failure: failure.result.clarity if failure.result else 0)
         for failure in alike:
             more = [] if show_all or failure is not most else [*_cases(most, alike, self._results.all)]
             shorten(failure.report, SHOWN_LINES, more, without=refuted)

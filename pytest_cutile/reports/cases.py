@@ -12,7 +12,7 @@ import msgspec
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.results import CorrectResult, Result
-from pytest_cutile.verdicts import ERRORS, UNDECIDED, Reason, Verdict
+from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,17 +133,22 @@ def _verdict(results: Sequence[Result]) -> tuple[str, Tone]:
     """Return the verdict on a case in words: of what failed, else of its speed, else of all gates."""
     worst = max(results, key=lambda result: (_badness(result), result.precedence))
     if _badness(worst):
-        return worst.shown_verdict, Tone.BAD
+        return verdict_of(worst), Tone.BAD
     measured = [result for result in results if result.verdict is not Verdict.NOT_MEASURED]
     for result in measured:
         if result.stands_alone:
             undecided = result.verdict in UNDECIDED and not result.is_recorded
-            return result.shown_verdict, Tone.PLAIN if undecided else Tone.GOOD
-    words = [result.as_part for result in measured]
+            return verdict_of(result), Tone.PLAIN if undecided else Tone.GOOD
+    words = [result.words for result in measured]
     if len(measured) == len(results):
         return ", ".join(words), Tone.GOOD
-    worker_died = any(result.reason in ERRORS for result in results)
-    return ", ".join([*words, Verdict.NOT_MEASURED]), Tone.BAD if worker_died else Tone.PLAIN
+    is_lost = any(result.reason is Reason.LOST for result in results)
+    return ", ".join([*words, Verdict.NOT_MEASURED]), Tone.BAD if is_lost else Tone.PLAIN
+
+
+def verdict_of(result: Result) -> str:
+    """Return a result's verdict in words, and the GPU where results of several were collected."""
+    return f"{result.words} on {result.gpu_id}" if result.gpu_id else result.words
 
 
 def gate_position(result: Result) -> int:
@@ -160,7 +165,7 @@ def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
     cases: dict[str, dict[str, set[tuple[str, ...]]]] = defaultdict(lambda: defaultdict(set))
     for result in results:
         if result.verdict == Verdict.NOT_MEASURED:
-            cases[result.detail or result.reason][result.gate].add(_identity(result))
+            cases[result.detail or f"{result.reason}"][result.gate].add(_identity(result))
     return [
         (", ".join(f"{len(keys)} {gate}" for gate, keys in sorted(by_gate.items())), why)
         for why, by_gate in sorted(cases.items())
@@ -173,7 +178,7 @@ def _identity(result: Result) -> tuple[str, ...]:
 
 def interpreted_line(results: Iterable[Result]) -> str:
     """Return how many cases were checked and no GPU has run; "" if none."""
-    unchecked = ("raised", Reason.NOT_COMPILED)
+    unchecked = (Reason.RAISED, Reason.COMPILE_ERROR)
     checked = {
         _identity(result)
         for result in results

@@ -15,6 +15,7 @@ from pytest_cutile.reports.cases import (
     gate_position,
     interpreted_line,
     not_measured,
+    verdict_of,
 )
 from pytest_cutile.reports.document import (
     Block,
@@ -145,8 +146,10 @@ def _result_table(results: Sequence[Result]) -> Table:
     titles = figure_titles(result.figures for result in results)
     rows = []
     for result in sorted(results, key=rank):
-        verdict = result.shown_verdict
-        why = result.detail.partition("\n")[0] or ("" if result.reason in verdict else result.reason)
+        verdict = verdict_of(result)
+        why = result.detail.partition("\n")[0] or (
+            "" if (result.reason or "") in verdict else f"{result.reason}"
+        )
         names = (_short(result.kernel), _short(result.case), result.arch)
         figures = [result.figures.get(title, "") for title in titles]
         rows.append(Row((*names, result.gpu, verdict, *figures, why)))

@@ -25,7 +25,6 @@ from pytest_cutile.reports.document import (
     Tone,
 )
 from pytest_cutile.results import (
-    NONDETERMINISTIC,
     CompileResult,
     CorrectResult,
     Result,
@@ -67,7 +66,7 @@ def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     add(_gpu_today(results))
     add(_undecided(results))
     passed = [
-        one for one in results if one.verdict is Verdict.IMPROVEMENT or one.reason == Reason.WITHIN_MARGIN
+        one for one in results if one.verdict is Verdict.IMPROVEMENT or one.reason is Reason.WITHIN_MARGIN
     ]
     add(result.detail for result in passed if result.detail and not result.recorded)
     static = [result for result in results if isinstance(result, StaticResult)]
@@ -116,8 +115,8 @@ def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
         results = [(case.name, result) for case in own for result in case.results]
         changes: dict[str, set[str]] = defaultdict(set)
         for name, result in results:
-            if isinstance(result, StaticResult) and result.change_word:
-                changes[result.change_word].add(name)
+            if isinstance(result, StaticResult) and (word := _change(result)):
+                changes[word].add(name)
         if len(changes) == 1 and not {"no", "no baseline", "recorded"}.isdisjoint(changes):
             words = [*changes]
         else:
@@ -128,6 +127,21 @@ def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
         rows.append(Row((kernel, f"{len({case.name for case in own})}", *cells), tone))
     titles = ("cases", "right", "compiles", "changed", "time")
     return Table([NAMES[0], *(Column(title, right=True) for title in titles)], rows)
+
+
+def _change(result: StaticResult) -> str:
+    """Return how the compiled code differs from the baseline's, in a word; "" if nobody knows."""
+    if result.is_recorded:
+        return "recorded"
+    if result.verdict is Verdict.PASS:
+        return "no" if result.reason is Reason.UNCHANGED else "other code"
+    words = {
+        Verdict.REGRESSION: "worse",
+        Verdict.IMPROVEMENT: "better",
+        Verdict.NO_BASELINE: "no baseline",
+        Verdict.INCONCLUSIVE: "unknown",
+    }
+    return words.get(result.verdict, "")
 
 
 def _passed(results: Sequence[tuple[str, Result]], kind: type[Result]) -> str:
@@ -165,7 +179,7 @@ def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[
     With `verbose` also the dtypes of results, and the layouts that launchers refused.
     """
     passed = [r for r in results if isinstance(r, CorrectResult) and r.verdict is Verdict.PASS]
-    unsteady = _by_kernel((r.kernel, "", r.case) for r in passed if r.reason == NONDETERMINISTIC)
+    unsteady = _by_kernel((r.kernel, "", r.case) for r in passed if r.reason is Reason.NONDETERMINISTIC)
     if unsteady:
         kernels = "; ".join(f"{kernel}, {_abridged(cases)}" for (kernel, _), cases in unsteady)
         yield f"other bits when run again: {kernels}"
@@ -235,7 +249,7 @@ def _toolchains(static: Iterable[StaticResult]) -> Iterator[str]:
     reasons: dict[str, Counter[str]] = defaultdict(Counter)
     for result in static:
         if result.toolchain:
-            reasons[result.toolchain][result.reason] += 1
+            reasons[result.toolchain][f"{result.reason}"] += 1
     for change, counts in sorted(reasons.items()):
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
         yield f"toolchain, since the static baselines: {change}: {listed}"

@@ -10,7 +10,7 @@ from pytest_cutile.results import Measured, SampleBlock, SpeedResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.verdicts import Judgement
+from pytest_cutile.verdicts import Judgement, Reason
 
 Launcher = Callable[..., object]
 
@@ -81,7 +81,6 @@ class SpeedOutcome:
             }
         return speed_result(
             case,
-            verdict=judgement.result_verdict,
             reason=judgement.reason,
             detail=judgement.detail,
             recorded=self.note or "",
@@ -108,5 +107,13 @@ def _measured(measurement: Measurement) -> Measured:
     )
 
 
-def speed_result(case: SpeedCase, **figures: Any) -> SpeedResult:
-    return SpeedResult(key=case.key, kernel=case.kernel, case=case.case, arch=case.arch, **figures)
+def speed_result(case: SpeedCase, *, reason: Reason, **figures: Any) -> SpeedResult:
+    return SpeedResult(
+        key=case.key,
+        kernel=case.kernel,
+        case=case.case,
+        arch=case.arch,
+        verdict=reason.verdict,
+        reason=reason,
+        **figures,
+    )

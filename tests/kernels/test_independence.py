@@ -15,7 +15,8 @@ from kernels import dropout
 from pytest_cutile.correctness.error_model import parts
 from pytest_cutile.correctness.error_model.parts import OUTPUT, cut
 from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence
-from pytest_cutile.correctness.guards import launch as launching
+from pytest_cutile.correctness.guards import launch as guarded
+from pytest_cutile.correctness.guards.launching import ON_GPU
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.settings import Settings
 from pytest_cutile.spec import Case, KernelSpec
@@ -83,13 +84,13 @@ def test_a_case_of_each_kernel_can_be_cut(monkeypatch, spec):
 
 def test_the_gate_checks_a_kernel_whose_reference_depends_on_the_place_in_parts(monkeypatch):
     """Dropout names its arguments, as a dict; the names have to reach the parts."""
-    monkeypatch.setattr(launching, "SMALL_BYTES", 0)
+    monkeypatch.setattr(guarded, "SMALL_BYTES", 0)
     monkeypatch.setattr(parts, "PART_ELEMENTS", 256)
     spec = replace(dropout.SPEC, launch=as_reference)
     case = next(case for case in spec.cases if case.name == "bf16-4095-p0.5")
     inputs = make_inputs(spec, case, device="cpu", seed_text=case.name)
     settings = cast("Settings", SimpleNamespace(sanitized=(), check_layouts=False, mutation_test=False))
-    report = check_inputs(spec, case, inputs, run=None, name="normal", settings=settings)
+    report = check_inputs(spec, case, inputs, launching=ON_GPU, name="normal", settings=settings)
     assert report.parts == 16
 
 

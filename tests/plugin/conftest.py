@@ -15,6 +15,11 @@ import torch._dynamo  # noqa: F401
 
 import cuda.tile  # noqa: F401  isort: skip
 
+from pytest_cutile.pytest_parts import reporting
+from pytest_cutile.pytest_parts.reporting import results_of
+from pytest_cutile.results import Result
+from pytest_cutile.verdicts import Verdict
+
 with contextlib.suppress(ModuleNotFoundError):  # it can, but its plugin would do so in each run
     import hypothesis  # noqa: F401
 
@@ -163,6 +168,24 @@ def no_worker(monkeypatch) -> None:
 def no_stale_bytecode(monkeypatch) -> None:
     """Runs in this process leave no bytecode of files that a test changes again within the same second."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+@pytest.fixture(autouse=True)
+def checked_reasons(monkeypatch) -> None:
+    """Every result in this process has a reason of its gate, and the verdict of its reason."""
+
+    def checked(report: pytest.TestReport) -> list[Result]:
+        results = results_of(report)
+        for result in results:
+            if result.reason is None:
+                assert result.verdict is Verdict.PASS, result
+                assert result.gate in ("correct", "compile"), result
+            else:
+                assert result.verdict is result.reason.verdict, result
+                assert result.gate in result.reason.gates, result
+        return results
+
+    monkeypatch.setattr(reporting, "results_of", checked)
 
 
 class Project:

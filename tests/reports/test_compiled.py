@@ -10,7 +10,7 @@ from pytest_cutile.reports.summary import summary
 from pytest_cutile.reports.text import WIDTH, render_lines
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import Reason, Verdict
 
 LOAD = Site(operation="load", instruction="TMA Load", shape="64x128", file="kernels/k.py", line=10)
 LAUNCH = LaunchFacts(
@@ -48,7 +48,7 @@ def result(facts: CaseFacts | None, arch: str = "sm_90", name: str = "c", **fiel
             "case": name,
             "arch": arch,
             "verdict": Verdict.PASS,
-            "reason": "not-worse",
+            "reason": Reason.NOT_WORSE,
             "facts": None if facts is None else to_builtins(facts),
             **fields,
         }
@@ -110,7 +110,7 @@ def test_notes_are_listed():
 def test_the_summary_says_what_became_better_and_what_a_toolchain_did():
     better: dict[str, Any] = {
         "verdict": "improvement",
-        "reason": "better-code",
+        "reason": Reason.BETTER_CODE,
         "changes": ("better: spills: 8 -> 0",),
     }
     run = RunOutcome(

@@ -27,7 +27,7 @@ from pytest_cutile.reports.html.plots import (
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import report_of_baselines, report_of_run, to_json
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
 
@@ -100,7 +100,7 @@ def test_one_case_has_a_row_that_leads_to_its_details():
 
 
 def test_failures_come_first_with_story_place_and_command():
-    slow = result(verdict=Verdict.REGRESSION, reason="slower", measured=measured(baseline=(38.0, 39.0)))
+    slow = result(verdict=Verdict.REGRESSION, reason=Reason.SLOWER, measured=measured(baseline=(38.0, 39.0)))
     page = page_of(result(case="other", key="o"), slow, failed=[slow], stories=[story(slow)])
     order = [page.text.index(text) for text in ("1 of 2 cases failed", "it is slower", "k.py:7", "pytest 'k")]
     assert order == sorted(order)
@@ -121,7 +121,9 @@ def errors(**changes) -> ErrorMap:
 
 
 def wrong_result(**changes) -> Result:
-    return result("correct", verdict=Verdict.FAIL, reason="", **{"errors": errors(), **changes})
+    return result(
+        "correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, **{"errors": errors(), **changes}
+    )
 
 
 def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
@@ -159,8 +161,8 @@ def test_maps_of_any_shape_are_drawn(shape):
 
 def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
     results = [
-        wrong_result(case=name, key=f"k[{name}]", tells=tells)
-        for name, tells in (("a", 0), ("b", 2), ("c", 1))
+        wrong_result(case=name, key=f"k[{name}]", clarity=clarity)
+        for name, clarity in (("a", 0), ("b", 2), ("c", 1))
     ]
     stories = [story(one, headline=f"story of {one.case}") for one in results]
     page = page_of(*results, failed=results, stories=stories)
@@ -171,7 +173,8 @@ def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
 
 def test_2000_failures_stay_under_2_mb():
     results = [
-        result(case=f"c{n}", key=f"k[c{n}]", verdict=Verdict.REGRESSION, reason="slower") for n in range(2000)
+        result(case=f"c{n}", key=f"k[c{n}]", verdict=Verdict.REGRESSION, reason=Reason.SLOWER)
+        for n in range(2000)
     ]
     text = "a line of the message of the failure\n" * 30
     run = RunOutcome(results=results, failed=results, stories=[story(one, text=text) for one in results])
@@ -190,7 +193,7 @@ def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
 
 
 def test_a_slower_case_says_by_how_much_although_its_reason_needs_no_words():
-    slower = result(verdict="regression", reason="slower", detail="", change=0.217)
+    slower = result(verdict="regression", reason=Reason.SLOWER, detail="", change=0.217)
     assert "speed, sm_90: regression (slower) +21.7 %" in page_of(slower).text
 
 
@@ -201,7 +204,7 @@ def test_what_was_not_measured_is_said():
 def test_hostile_texts_are_nothing_but_text():
     hostile = result(
         case=HOSTILE, key=HOSTILE, kernel=HOSTILE, arch=HOSTILE, gpu=HOSTILE, detail=HOSTILE, unit=HOSTILE,
-        verdict=Verdict.REGRESSION, reason=HOSTILE, measured=measured(dtype=HOSTILE),
+        verdict=Verdict.REGRESSION, reason=Reason.SLOWER, measured=measured(dtype=HOSTILE),
     )  # fmt: skip
     places = errors(matrix=HOSTILE, unit=HOSTILE, worst=HOSTILE, rows=(HOSTILE,), scale=(HOSTILE,) * 10)
     wrong = wrong_result(case=HOSTILE, key=HOSTILE, kernel=HOSTILE, inputs=HOSTILE, errors=places)

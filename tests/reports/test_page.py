@@ -9,10 +9,10 @@ import pytest
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.formats import SUMMARY_BYTES, render_summary
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import Reason, Verdict
 from tests.reports.test_summary import NOT_MEASURED, result
 
-SLOWER = {"verdict": Verdict.REGRESSION, "reason": "slower", "change": 0.045}
+SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.045}
 
 
 def markdown_summary(results, failed, **facts) -> str:
@@ -20,7 +20,7 @@ def markdown_summary(results, failed, **facts) -> str:
 
 
 def untimed(gate: str, **changes) -> Result:
-    return result(**{"gate": gate, "reason": "", **changes})
+    return result(**{"gate": gate, "reason": None, **changes})
 
 
 def cells(line: str) -> list[str]:
@@ -64,7 +64,15 @@ def test_where_the_errors_of_wrong_results_are_each_kernel_once():
         scale=("1", "3"), unit="times the bound",
     )  # fmt: skip
     wrong = [
-        untimed("correct", verdict=Verdict.FAIL, reason="", kernel=kernel, case=case, key=case, errors=errors)
+        untimed(
+            "correct",
+            verdict=Verdict.FAIL,
+            reason=Reason.WRONG_VALUES,
+            kernel=kernel,
+            case=case,
+            key=case,
+            errors=errors,
+        )
         for kernel, case in (("a", "c1"), ("a", "c2"), ("b", "c3"))
     ]
     text = markdown_summary(wrong, wrong)
@@ -106,13 +114,20 @@ def test_sections_come_in_the_order_of_what_matters():
         "slow": result(**SLOWER),
         "slower": result(**{**SLOWER, "change": 0.1}),
         "spills": untimed(
-            "static", verdict=Verdict.REGRESSION, reason="worse-code", detail="spills: 0 -> 32 bytes"
+            "static", verdict=Verdict.REGRESSION, reason=Reason.WORSE_CODE, detail="spills: 0 -> 32 bytes"
         ),
-        "broken": untimed("compile", verdict=Verdict.FAIL, detail="kernels/mm.py:100: no such tile"),
-        "wrong": untimed("correct", verdict=Verdict.FAIL, detail="3 of 64 elements differ"),
+        "broken": untimed(
+            "compile",
+            verdict=Verdict.FAIL,
+            reason=Reason.COMPILE_ERROR,
+            detail="kernels/mm.py:100: no such tile",
+        ),
+        "wrong": untimed(
+            "correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, detail="3 of 64 elements differ"
+        ),
         "accepted": result(**SLOWER, recorded="accepted[c]: recorded"),
-        "unsteady": result(verdict=Verdict.INCONCLUSIVE, reason="unsteady", detail="run it again"),
-        "faster": result(verdict=Verdict.IMPROVEMENT, reason="faster", change=-0.08),
+        "unsteady": result(verdict=Verdict.INCONCLUSIVE, reason=Reason.NOISY, detail="run it again"),
+        "faster": result(verdict=Verdict.IMPROVEMENT, reason=Reason.FASTER, change=-0.08),
         "unseen": result(**NOT_MEASURED),
         "good": result(),
     }
@@ -155,14 +170,14 @@ def test_sections_come_in_the_order_of_what_matters():
 
 
 def test_what_strict_fails_is_listed_as_failed():
-    new = result(verdict=Verdict.NO_BASELINE, reason="no-entry", detail="record it", change=None)
+    new = result(verdict=Verdict.NO_BASELINE, reason=Reason.NO_ENTRY, detail="record it", change=None)
     assert rows(markdown_summary([new], [new]), "### Failed")[0]["verdict"] == "no-baseline"
     assert "### Failed" not in markdown_summary([new], [])
 
 
 def test_a_case_that_does_not_compile_is_listed_once():
-    broken = untimed("compile", verdict=Verdict.FAIL, detail="no such tile")
-    unread = untimed("static", verdict=Verdict.NOT_MEASURED, reason="not-compiled")
+    broken = untimed("compile", verdict=Verdict.FAIL, reason=Reason.COMPILE_ERROR, detail="no such tile")
+    unread = untimed("static", verdict=Verdict.NOT_MEASURED, reason=Reason.NOT_COMPILED)
     assert len(rows(markdown_summary([broken, unread], [broken, unread]), "### Failed")) == 1
 
 
@@ -193,18 +208,18 @@ def test_what_no_result_says_is_said():
     ],
 )
 def test_texts_cannot_break_out_of_their_cell(text, cell):
-    wrong = untimed("correct", verdict=Verdict.FAIL, detail=text)
+    wrong = untimed("correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, detail=text)
     [row] = rows(markdown_summary([wrong, result(case="other")], [wrong]), "### Failed")
     assert row.get("why", "") == cell
 
 
 def test_a_name_with_a_newline_stays_in_its_cell():
-    wrong = untimed("correct", verdict=Verdict.FAIL, case="one\ntwo")
+    wrong = untimed("correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, case="one\ntwo")
     assert rows(markdown_summary([wrong], [wrong]), "### Failed")[0]["case"] == "`one two`"
 
 
 def test_a_long_name_loses_its_middle():
-    wrong = untimed("correct", verdict=Verdict.FAIL, case="a" * 100 + "-end")
+    wrong = untimed("correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES, case="a" * 100 + "-end")
     assert "aa..aa" in markdown_summary([wrong], [wrong])
     assert "-end`" in markdown_summary([wrong], [wrong])
 

@@ -4,7 +4,7 @@ from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.summary import summary
 from pytest_cutile.reports.text import WIDTH, render_lines
 from pytest_cutile.results import Result
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import Reason, Verdict
 
 
 def result(gate="speed", **changes) -> Result:
@@ -14,7 +14,7 @@ def result(gate="speed", **changes) -> Result:
         "case": "bf16-4096x8192",
         "arch": "sm_90",
         "verdict": Verdict.PASS,
-        "reason": "within-margin",
+        "reason": Reason.WITHIN_MARGIN,
         "us_per_launch": 38.8,
         "rate": 3459.0,
         "unit": "GB/s",
@@ -28,7 +28,7 @@ def result(gate="speed", **changes) -> Result:
 
 NOT_MEASURED = {
     "verdict": Verdict.NOT_MEASURED,
-    "reason": "no-gpu",
+    "reason": Reason.NO_GPU,
     "detail": "no GPU: no NVIDIA driver",
     "us_per_launch": None,
     "rate": None,
@@ -56,20 +56,22 @@ def test_a_measured_case_has_a_row_with_every_figure():
 
 def test_what_raised_or_did_not_compile_was_not_checked_by_interpretation():
     checked = result(gate="correct", case="a", on="interpreter")
-    wrong = result(gate="correct", case="b", on="interpreter", verdict=Verdict.FAIL, reason="")
+    wrong = result(
+        gate="correct", case="b", on="interpreter", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES
+    )
     others = [
         result(gate="correct", case=reason, on="interpreter", verdict=Verdict.FAIL, reason=reason)
-        for reason in ("raised", "not-compiled")
+        for reason in (Reason.RAISED, Reason.COMPILE_ERROR)
     ]
     assert "correct was checked by interpretation on the CPU: 2 cases" in lines_of(checked, wrong, *others)
 
 
 def test_unchanged_cases_say_how_the_gpu_does_today():
     unchanged = [
-        result(key=f"k{change}", case=f"n{change}", reason="unchanged", change=change)
+        result(key=f"k{change}", case=f"n{change}", reason=Reason.UNCHANGED, change=change)
         for change in (0.01, -0.02, 0.0)
     ]
-    unmeasured = result(key="u", case="u", reason="unchanged", us_per_launch=None, change=None)
+    unmeasured = result(key="u", case="u", reason=Reason.UNCHANGED, us_per_launch=None, change=None)
     *_, line = lines_of(result(change=0.5), *unchanged, unmeasured)
     assert line == (
         "this GPU today, against stored times of 3 unchanged cases: +0.0 % in the median, -2.0 % to +1.0 %"
@@ -77,7 +79,7 @@ def test_unchanged_cases_say_how_the_gpu_does_today():
 
 
 def test_a_wrong_kernel_is_said_to_be_wrong_whatever_else():
-    *_, row = lines_of(result(), result(gate="correct", verdict=Verdict.FAIL, reason=""))
+    *_, row = lines_of(result(), result(gate="correct", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES))
     assert row.endswith("wrong result")
 
 
@@ -85,7 +87,7 @@ def test_not_measured_is_never_shown_as_passed():
     rows = lines_of(
         result(**NOT_MEASURED),
         result(**{**NOT_MEASURED, "gate": "correct"}),
-        result(gate="compile", reason=""),
+        result(gate="compile", reason=None),
     )
     assert rows[0].split() == ["kernel", "cases", "right", "compiles"]
     assert rows[2].split() == ["softmax", "1", "0", "of", "1", "1"]
@@ -100,17 +102,17 @@ def test_without_a_time_a_kernel_has_one_row_unless_verbose():
 
 
 def without_gpu(gate, case, **changes):
-    return result(gate=gate, key=f"softmax[{case}]", case=case, reason=changes.pop("reason", ""), **changes)
+    return result(gate=gate, key=f"softmax[{case}]", case=case, reason=changes.pop("reason", None), **changes)
 
 
 def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
     normal = without_gpu("correct", "a")
     tiny = without_gpu("correct", "a-tiny", inputs="tiny")
-    wrong = without_gpu("correct", "b-nan", inputs="nan", verdict=Verdict.FAIL)
+    wrong = without_gpu("correct", "b-nan", inputs="nan", verdict=Verdict.FAIL, reason=Reason.WRONG_VALUES)
     compiled = [without_gpu("compile", case) for case in "ab"]
     static = [
-        without_gpu("static", "a", reason="unchanged"),
-        without_gpu("static", "b", reason="worse-code", verdict=Verdict.REGRESSION),
+        without_gpu("static", "a", reason=Reason.UNCHANGED),
+        without_gpu("static", "b", reason=Reason.WORSE_CODE, verdict=Verdict.REGRESSION),
     ]
     run = RunOutcome(
         results=(normal, tiny, without_gpu("correct", "b"), wrong, *compiled, *static),
@@ -124,7 +126,7 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
 
 
 def test_what_this_run_recorded_first_is_recorded_and_not_without_a_baseline():
-    none = {"verdict": Verdict.NO_BASELINE, "reason": "no-file"}
+    none = {"verdict": Verdict.NO_BASELINE, "reason": Reason.NO_FILE}
     recorded = without_gpu("static", "a", recorded="compiled kernels recorded in FILE", **none)
     refused = without_gpu("static", "a", recorded="a: not recorded: unknown", **none)
     assert lines_of(recorded)[2].split()[:3] == ["softmax", "1", "recorded"]
@@ -134,7 +136,7 @@ def test_what_this_run_recorded_first_is_recorded_and_not_without_a_baseline():
 
 
 def test_a_case_whose_inputs_raised_is_not_called_correct():
-    raised = without_gpu("correct", "a", verdict=Verdict.FAIL, reason="raised")
+    raised = without_gpu("correct", "a", verdict=Verdict.FAIL, reason=Reason.RAISED)
     lines = lines_of(raised)
     assert lines[2].split() == ["softmax", "1", "0", "of", "1"]
     assert lines[5].endswith(" raised")

@@ -26,6 +26,7 @@ from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS
 from pytest_cutile.tensors.trees import map_leaves, named_tensors
+from pytest_cutile.verdicts import Reason
 
 _NEAR = 16.0
 """Largest error, in units of the bound, that more runs with noise are made for: of honest kernels, with three
@@ -182,5 +183,5 @@ def _check_width(outs: Mapping[str, torch.Tensor], terms: Terms, title: str) -> 
                 f"{title} in dtype: {name} is {dtype}, floating inputs are 64 bits wide\n"
                 f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
                 "where it rounds intermediate results",
-                kind="other-structure",
+                kind=Reason.OTHER_STRUCTURE,
             )

@@ -12,6 +12,7 @@ from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.trees import describe, named_leaves, named_tensors
+from pytest_cutile.verdicts import Reason
 
 
 class _Nothing:
@@ -36,7 +37,7 @@ def pair_outputs(
     if {name: out.shape for name, out in left.items()} != {name: out.shape for name, out in right.items()}:
         got, expected = describe(outputs), describe(exact)
         raise KernelMismatch(
-            f"{title} in structure or shape: {got} instead of {expected}", kind="other-structure"
+            f"{title} in structure or shape: {got} instead of {expected}", kind=Reason.OTHER_STRUCTURE
         )
     _compare_others(outputs, exact, title)
     for name, out in left.items():
@@ -69,7 +70,7 @@ def _compare_others(outputs: Any, exact: Any, title: str) -> None:
             raise KernelMismatch(
                 f"{title} in what is no tensor, and has to be equal: "
                 f"{name} is {got!r}, expected {expected!r}",
-                kind="other-structure",
+                kind=Reason.OTHER_STRUCTURE,
             )
 
 

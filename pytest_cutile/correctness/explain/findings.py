@@ -93,7 +93,7 @@ def explain_mismatch(
         advice = advise(outputs, comparison, runs, title, started, is_right_around_zero)
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
-    mismatch.advice, mismatch.tells = advice, explained.tells
+    mismatch.advice, mismatch.clarity = advice, explained.clarity
     if result.levels is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
         unit = "times the bound" if out.is_floating_point() else "off by about"
@@ -111,8 +111,8 @@ class Explanation:
 
     headline: str
     """Where, if not everywhere; after a colon the finding that tells most, or how many elements are wrong."""
-    tells: int
-    """How much the headline tells: 2 of a cause, 1 of what the errors have in common, 0 of their number."""
+    clarity: int
+    """What the headline names: 2 a cause, 1 what the errors have in common, 0 their number."""
     facts: Sequence[str]
     details: Sequence[str]
     """What somebody reads who doubts the check."""
@@ -146,7 +146,7 @@ def explain(
     where = ", ".join(place.short for place in places[:_MAX_PLACES] if place.is_range)
     return Explanation(
         headline=f" only in {where}: {first}" if where else f": {first}",
-        tells=2 if causes else int(bool(patterns)),
+        clarity=2 if causes else int(bool(patterns)),
         facts=[
             f"  {name} ({describe(out)}): {share}",
             *(f"  {line}" for line in findings[:_MOST_FINDINGS] if line != share),

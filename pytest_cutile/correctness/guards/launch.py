@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
+from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import name_of as function_name
@@ -17,9 +18,7 @@ from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
 from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
-
-LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-"""Calls a launcher with its arguments and returns its outputs."""
+from pytest_cutile.verdicts import Reason
 
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""
@@ -34,7 +33,7 @@ _FAR = 4.0
 
 
 class GuardedLauncher:
-    """A launcher with its arguments; `run` calls it and guards it itself, in place of redzones and poison."""
+    """A launcher with its arguments, which `launching` calls."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class GuardedLauncher:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: CheckOptions,
-        run: LauncherCall | None = None,
+        launching: Launching = ON_GPU,
     ) -> None:
         self.name = function_name(fn)
         names = positional_names(fn, len(args))
@@ -63,8 +62,8 @@ class GuardedLauncher:
         """The arguments that are its outputs, because it returns none."""
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
-        self._has_redzones = options.guard and run is None
-        self._run = run
+        self._has_redzones = options.guard and not launching.is_interpreted
+        self._launching = launching
         self._inputs: Inputs
         self._unreturned: set[str] = set()
 
@@ -107,13 +106,15 @@ class GuardedLauncher:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether `repeat` never launches, though it might: the second launch has another layout."""
-        return self._run is not None and self.is_small
+        """Whether launches are interpreted, and small enough to be made again.
+
+        `repeat` launches nothing then: the second launch of a check has the inputs in another layout.
+        """
+        return self._launching.is_interpreted and self.is_small
 
     def is_new(self) -> bool:
-        """Return whether an interpreted launch is worth repeating: no check has done so with this code."""
-        is_new = getattr(self._run, "is_new", None)
-        return is_new is None or is_new()
+        """Return whether no check has launched this code a second time."""
+        return self._launching.is_new()
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -125,12 +126,12 @@ class GuardedLauncher:
         Returns:
             The outputs, and whether they have the same bits as the first ones.
         """
-        if self._run is not None or not self.is_small:
+        if self._launching.is_interpreted or not self.is_small:
             return None
         first = self.kept(outputs)
         again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
-            raise KernelMismatch(f"{self.name}: {unwritten}", kind="unwritten")
+            raise KernelMismatch(f"{self.name}: {unwritten}", kind=Reason.UNWRITTEN)
         if have_same_bits(first, again):
             return again, True
         if self._has_redzones and self._depends_on_redzones(first, again):
@@ -142,13 +143,13 @@ class GuardedLauncher:
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
                 "it is read out of bounds",
-                kind="out-of-bounds",
+                kind=Reason.OUT_OF_BOUNDS,
             )
         return again, False
 
     def cause(self, outputs: Any) -> str:
         """Say what made outputs wrong, as launches over other bytes tell; empty: that is not known."""
-        if self._run is not None or not self.is_small:
+        if self._launching.is_interpreted or not self.is_small:
             return ""
         first = self.kept(outputs)
         unwritten = ""
@@ -175,7 +176,7 @@ class GuardedLauncher:
         if self._inputs.entangled or vary is False or not (vary or self.is_small):
             return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
-        cheap = (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
+        cheap = (Layout.PADDED,) if self._launching.is_interpreted else (Layout.PADDED, Layout.OFFSET)
         for layout in Layout if vary else cheap:
             if (varied := in_layout(self._inputs.before, layout)) is not None:
                 yield layout, *varied
@@ -232,11 +233,11 @@ class GuardedLauncher:
     def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
         args, kwargs = self.split(inputs.given)
         allocations = Allocations()
-        if self._run is not None:
-            outputs = self._run(self._fn, args, kwargs)
-        else:
-            with poisoned_allocations(allocations.enclose if self._has_redzones else None, unwritten):
-                outputs = self._fn(*args, **kwargs)
+        with contextlib.ExitStack() as guards:
+            if not self._launching.is_interpreted:
+                enclose = allocations.enclose if self._has_redzones else None
+                guards.enter_context(poisoned_allocations(enclose, unwritten))
+            outputs = self._launching(self._fn, args, kwargs)
         if outputs is None:  # the arguments that it writes are its outputs
             named = self._writes or self._mutates
             self.written = tuple(name for name in self._arguments if name in named)
@@ -249,7 +250,7 @@ class GuardedLauncher:
         if wrong:
             mismatch = KernelMismatch(
                 "\n".join(f"{self.name} {violation}" for violation in wrong),
-                kind="changed-input" if len(changed) == len(wrong) else "out-of-bounds",
+                kind=Reason.CHANGED_INPUT if len(changed) == len(wrong) else Reason.OUT_OF_BOUNDS,
             )
             mismatch.changed = next((tensor for _, tensor in changed), None)
             raise mismatch
@@ -307,7 +308,7 @@ class GuardedLauncher:
                 raise KernelMismatch(
                     f"{self.name} never wrote {name}, which writes=[{argument!r}] says that it overwrites\n"
                     f"if it only may change it, say so with mutates=[{argument!r}]",
-                    kind="unwritten",
+                    kind=Reason.UNWRITTEN,
                 )
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:

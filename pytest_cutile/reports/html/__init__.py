@@ -126,7 +126,7 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES
     for alike in causes.values():
-        story = max(alike, key=lambda story: max((one.tells for one in story.results), default=0))
+        story = max(alike, key=lambda story: max((one.clarity for one in story.results), default=0))
         own, every = cases_of([story]), cases_of(alike)
         errors = [*error_maps(story.results)]
         room -= len(story.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)

@@ -233,14 +233,14 @@ def test_a_lost_or_repeated_tile_is_named_also_of_a_few_rows(kernel, said, rows)
     first = str(error).splitlines()[0]
     assert said in first
     assert ("only in the last 16 of 64 of dim 0" in first) == (rows.start is not None)
-    assert error.tells == 2
+    assert error.clarity == 2
 
 
 def test_padding_that_counts_in_a_sum_is_named():
     error = mismatch(padded_softmax, tensor(16, 40), reference=lambda x: x.softmax(1), reduction=40)
     padding = "as if the 40 terms of each sum were followed by 24 more, of inputs 0: is the padding masked?"
     assert padding in str(error)
-    assert error.tells == 2
+    assert error.clarity == 2
 
 
 def test_coarse_intermediate_results_are_told_by_their_bits():

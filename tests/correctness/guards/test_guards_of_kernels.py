@@ -8,6 +8,7 @@ import torch
 import cuda.tile  # noqa: F401  isort: skip
 
 from pytest_cutile.correctness.check import KernelMismatch, run_check
+from pytest_cutile.correctness.guards.launching import ON_GPU, Interpreted
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs
 from pytest_cutile.interpreter import KernelFault, interpret
 from pytest_cutile.spec import CheckOptions
@@ -20,11 +21,11 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.fixture(params=["interpreted", pytest.param("gpu", marks=needs_gpu)])
 def check(request):
     """Check a launcher that copies; with nothing else that would find its fault."""
-    run = None if request.param == "gpu" else lambda fn, args, kwargs: fn(*args, **kwargs)
-    with nullcontext() if run is None else interpret("sm_90"):
+    launching = ON_GPU if request.param == "gpu" else Interpreted()
+    with interpret("sm_90") if launching.is_interpreted else nullcontext():
         x = torch.randn(300, device="cuda")
         yield lambda fn: run_check(
-            fn, (x,), {}, reference=lambda x: x, run=run, options=CheckOptions(vary_layout=True)
+            fn, (x,), {}, reference=lambda x: x, launching=launching, options=CheckOptions(vary_layout=True)
         )
 
 

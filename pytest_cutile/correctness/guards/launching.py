@@ -1,0 +1,44 @@
+"""How a check calls launchers: on a GPU, or interpreted. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""Calls a launcher with its arguments and returns its outputs."""
+
+
+class Launching:
+    """Calls launchers for a check, on a GPU."""
+
+    is_interpreted: ClassVar[bool] = False
+    """Whether accesses out of bounds and unwritten outputs are found during a call.
+
+    Memory then needs neither redzones nor poison, and "cuda" is the memory of the CPU.
+    """
+
+    def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a launcher; return its outputs."""
+        __tracebackhide__ = True
+        return fn(*args, **kwargs)
+
+    def is_new(self) -> bool:
+        """Return whether a second launch of what was launched may show more than other checks have seen."""
+        return True
+
+
+class Interpreted(Launching):
+    """Calls launchers where launches are interpreted."""
+
+    is_interpreted = True
+
+    def __init__(self, call: LauncherCall | None = None) -> None:
+        self._call = super().__call__ if call is None else call
+
+    def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        __tracebackhide__ = True
+        return self._call(fn, args, kwargs)
+
+
+ON_GPU = Launching()
