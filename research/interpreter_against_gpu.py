@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     """Compare, print and write."""
     options = _parse(arguments)
     begun = time.monotonic()
-    devices = () if options.self_test else options.device
+    devices: Sequence[int] = () if options.self_test else options.device
     if options.self_test:
         device, arch = "interpreted twice", "sm_90"
     elif torch.cuda.is_available():

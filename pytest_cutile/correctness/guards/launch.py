@@ -65,6 +65,8 @@ class GuardedLauncher:
         """Whether inputs and outputs are small enough to run again without a thought."""
         self._has_redzones = options.guard and run is None
         self._run = run
+        self.launches = 0
+        """How many there were."""
         self._inputs: Inputs
         self._unreturned: set[str] = set()
 
@@ -114,6 +116,11 @@ class GuardedLauncher:
         """Return whether an interpreted launch is worth repeating: no check has done so with this code."""
         is_new = getattr(self._run, "is_new", None)
         return is_new is None or is_new()
+
+    @property
+    def leaves_other_memory(self) -> bool:
+        """Whether an interpreted launch left something else than the one before in memory that both wrote."""
+        return getattr(self._run, "leaves_other_memory", False)
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -232,6 +239,7 @@ class GuardedLauncher:
     def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
         args, kwargs = self.split(inputs.given)
         allocations = Allocations()
+        self.launches += 1
         if self._run is not None:
             outputs = self._run(self._fn, args, kwargs)
         else:
