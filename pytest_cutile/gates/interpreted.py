@@ -260,8 +260,8 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
 class _Turns:
     """Calls launchers for a check: the second time with the last block first.
 
-    `leaves_other_memory` is whether the last call left something else than the call before in memory that both
-    wrote, such as a workspace.
+    `leaves_other_memory` is whether the last call left something else than the call before in memory that
+    both wrote, such as a workspace.
     """
 
     def __init__(self, run: Run, launch: RunLaunch, known: set[Any]) -> None:

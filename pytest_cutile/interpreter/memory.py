@@ -112,7 +112,7 @@ class Memory:
     def written(self) -> dict[int, int]:
         """Return a digest of each storage that this launch wrote, by the identity of the storage."""
         return {
-            identity_of(allocation.tensor): zlib.crc32(allocation.flat(torch.uint8).numpy())
+            identity_of(allocation.tensor): zlib.crc32(allocation.flat(torch.uint8).numpy().data)
             for allocation in self.allocations
             if allocation.shadow.was_written or allocation.shadow.was_updated
         }

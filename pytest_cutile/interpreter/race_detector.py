@@ -273,7 +273,7 @@ class RaceDetector:
         verb: str,
         chosen: torch.Tensor | None = None,
     ) -> None:
-        """Check that no unit was written through another parameter; `block_of` names who accesses a bad one."""
+        """Check that no unit was written through another parameter; `block_of` names who comes later."""
         shadow = units.shadow
         if len(shadow.parameters) < 2 or not (shadow.was_written or shadow.was_updated):  # noqa: PLR2004
             return

@@ -29,6 +29,10 @@ OPERAND_CLOCKS = MappingProxyType({"sm_90": 4200})
 
 By architecture; not measured on others, where nothing waits for operands.
 """
+MEMORY_CLOCKS = MappingProxyType({"sm_90": 850})
+"""From asking for what a block loads or stores at a time until it is done. Not measured on others, either."""
+RESULT_CLOCKS = 5.5
+"""From one operation of a thread to the next one, which needs its result."""
 ACCESSES_PER_CLOCK = 32
 """Elements that one SM loads or stores through pointers."""
 _BUSIEST = "busiest "
@@ -128,7 +132,19 @@ def _of_units(
         # Operands take room in shared memory from when they are asked for until they are multiplied.
         room = max(1.0, at_a_time * (launch.shared_bytes or 0) * products / max(1, moved))
         units["waiting for operands"] = (products / per_us * latency + units["tensor cores"]) / room
+    if not products and architecture.name in MEMORY_CLOCKS and resident(launch, architecture.name):
+        alone = _clocks_alone(launch, counts, MEMORY_CLOCKS[architecture.name])
+        units["waiting, with too few blocks to hide it"] = alone / per_us / at_a_time
     return units
+
+
+def _clocks_alone(launch: LaunchFacts, counts: Mapping[str, int], memory_clocks: int) -> float:
+    """Return how long all blocks take in turn: each waits for memory, and then for its own results."""
+    if not (at_once := counts.get("bytes_in_flight", 0)):
+        return 0.0
+    rounds = counts.get("moved_bytes", 0) / at_once
+    steps = sum(counts.get(pipe, 0) for pipe in _PIPES) / (launch.threads or 1)
+    return rounds * memory_clocks + steps * RESULT_CLOCKS
 
 
 def _product_us(counts: Mapping[str, int], gpu: Platform, rates: Mapping[str, int]) -> float:

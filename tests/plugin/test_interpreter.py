@@ -734,7 +734,8 @@ def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
 ):
     from pytest_cutile.interpreter import Run
 
-    launch, made = Run.launch, []
+    launch = Run.launch
+    made: list[None] = []
     monkeypatch.setattr(Run, "launch", lambda *arguments: made.append(launch(*arguments)))
     no_gpu.kernel(rows(shape, "False", workspace), name="add")
     no_gpu.pytester.makepyfile(test_mine=CHECKED_ONCE)
