@@ -164,7 +164,7 @@ def test_fewer_blocks_that_load_as_much_are_worse_if_they_compute_longer_between
 
 
 def test_blocks_that_wait_are_hidden_by_as_many_others():
-    counts = {"bytes_in_flight": 2048, "moved_bytes": 2048 * 132 * 1600, "fp32": 128 * 132 * 1600 * 100}
+    counts = {"moved_bytes": 2048 * 132 * 1600, "fp32": 128 * 132 * 1600 * 100}
     us = {
         registers: predicted(counts, grid=(132 * 1600,), **{**FEW_RESOURCES, "registers": registers}).us
         for registers in (64, 128)
