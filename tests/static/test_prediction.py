@@ -99,7 +99,7 @@ SLOWED: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
     "the grid three times, by few blocks": (
         partial(slowed.copy_by_few, passes=1),
         partial(slowed.copy_by_few, passes=3),
-        "3.0x slower: ",
+        "slower: memory",
     ),
     "carried indices that lie apart": (
         slowed.carried,
