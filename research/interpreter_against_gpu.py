@@ -1,43 +1,48 @@
 """Interpreted and on a GPU: every operation of cuTile and every case of kernels/, element by element.
 
-    python -m research.interpreter_against_gpu --json FILE [--only TEXT] [--part K/N] [--kernels-only]
+    python -m research.interpreter_against_gpu --json FILE [--only TEXT] [--budget S] [--kernels-only]
     python -m research.interpreter_against_gpu --self-test --only "add RZ"   # no GPU: both interpreted
 
-Runs each kernel with the same inputs on the current GPU and interpreted, and prints a line for each: how many
-elements are not bit-equal (a NaN equals any other), the largest distance in units in the last place, and the
-first elements that differ. Zeros of different sign differ. What one of the two cannot run is listed with its
-reason, and the rest goes on.
+Runs each kernel with the same inputs on a GPU and interpreted, in a process for each core, and prints a line
+for each: how many elements are not bit-equal (a NaN equals any other), the largest distance in units in the
+last place, and the first elements that differ. Zeros of different sign differ. What one of the two cannot run
+is listed with its reason, and the rest goes on. Cases of kernels/ come first: they take longest.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
-import json
+import math
+import os
 import pkgutil
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 import kernels
-from pytest_cutile import Case, KernelSpec
+from pytest_cutile import KernelSpec
 from pytest_cutile.interpreter import Options, interpret
 from research.operations import Example, all_examples
+from tools.gpu_runs.gpu_state import raise_if_broken, use_one_of
 from tools.gpu_runs.inputs import make_arguments
+from tools.gpu_runs.processes import Handler, Pool
+from tools.gpu_runs.runs import device_numbers, positive, write_document
 
 _SHOWN = 5
 _WRITTEN_EVERY = 25
+TASK_SECONDS = 120.0
+"""After so long in one comparison a process is killed, and the rest goes on."""
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-_T = TypeVar("_T")
 Run = Callable[[], list[torch.Tensor]]
 
 
@@ -204,46 +209,62 @@ def _interpret(arch: str, run: Run) -> Run:
     return interpreted
 
 
-@dataclass(frozen=True)
-class Part:
-    """Every `count`-th example, from the `first`-th on: several processes share the work."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One operation with its dtype, or one kernel with its case: what a process compares."""
 
-    first: int = 0
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Part:
-        """Return the part that "2/8" names: the second of eight."""
-        match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-        if match is None or int(match[1]) > int(match[2]):
-            raise argparse.ArgumentTypeError(f"expected K/N with 1 <= K <= N, got {text!r}")
-        return cls(int(match[1]) - 1, int(match[2]))
-
-    def of(self, examples: Iterable[_T]) -> Iterator[_T]:
-        """Yield this part of them."""
-        return itertools.islice(examples, self.first, None, self.count)
+    kernel: bool
+    """Whether it is a case of kernels/."""
+    name: str
+    """The operation, or the kernel."""
+    dtype: str
+    """The dtype, or the name of the case."""
 
 
-def of_operations(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator[Comparison]:
-    """Compare the operations whose line contains `only`."""
-    for example in part.of(
-        example for example in all_examples() if only in f"{example.operation} {example.dtype}"
-    ):
-        inputs = list(example.inputs())
+def tasks_for(arch: str, options: argparse.Namespace) -> list[Task]:
+    """Return what the command line asks for."""
+    of_kernels = [
+        Task(kernel=True, name=spec.name, dtype=case.name)
+        for spec in declared()
+        for case in spec.cases
+        if not case.speed and case.runs_on(arch)
+    ]
+    of_operations = [Task(kernel=False, name=each.operation, dtype=each.dtype) for each in all_examples()]
+    asked = (
+        *(() if options.operations_only else of_kernels),
+        *(() if options.kernels_only else of_operations),
+    )
+    return [task for task in asked if options.only in f"{task.name} {task.dtype}"]
 
-        def interpreted(example: Example = example, inputs: Sequence[torch.Tensor] = inputs) -> Any:
-            return launch(example, inputs, "cpu")
 
-        def on_gpu(example: Example = example, inputs: Sequence[torch.Tensor] = inputs) -> Any:
-            return launch(example, inputs, "cuda")
+def start_comparing(number: int, *, devices: Sequence[int], arch: str) -> Handler:
+    """Prepare a process that compares, on one of `devices`, or interprets twice if there are none."""
+    use_one_of(devices, number)
+    examples = {(each.operation, each.dtype): each for each in all_examples()}
+    specs = {spec.name: spec for spec in declared()}
 
-        yield judge(
-            example.operation,
-            example.dtype,
-            _interpret(arch, interpreted) if self_test else on_gpu,
-            _interpret(arch, interpreted),
-            inputs,
-        )
+    def do(task: Task) -> Comparison:
+        if task.kernel:
+            return of_case(specs[task.name], task.dtype, arch, self_test=not devices)
+        return of_operation(examples[task.name, task.dtype], arch, self_test=not devices)
+
+    return partial(_unless_lost, do, "cuda" if devices else "cpu")
+
+
+def _unless_lost(do: Callable[[Task], Comparison], device: str, task: Task) -> Comparison:
+    """Compare; raise Broken if the GPU answers nothing but errors then, as after an illegal address."""
+    comparison = do(task)
+    if comparison.gpu_error:
+        raise_if_broken(device, comparison.gpu_error)
+    return comparison
+
+
+def of_operation(example: Example, arch: str, *, self_test: bool) -> Comparison:
+    """Compare one operation."""
+    inputs = list(example.inputs())
+    interpreted = _interpret(arch, partial(launch, example, inputs, "cpu"))
+    on_gpu = interpreted if self_test else partial(launch, example, inputs, "cuda")
+    return judge(example.operation, example.dtype, on_gpu, interpreted, inputs)
 
 
 def declared() -> list[KernelSpec]:
@@ -255,58 +276,33 @@ def declared() -> list[KernelSpec]:
     return [spec for module in modules for spec in getattr(module, "SPECS", None) or [module.SPEC]]
 
 
-def of_kernels(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator[Comparison]:
-    """Compare the correctness cases of kernels/ whose line contains `only`."""
-    for spec, case in part.of(
-        (kernel, each)
-        for kernel in declared()
-        for each in kernel.cases
-        if not each.speed and each.runs_on(arch) and only in f"{kernel.name} {each.name}"
-    ):
+def of_case(spec: KernelSpec, name: str, arch: str, *, self_test: bool) -> Comparison:
+    """Compare one correctness case of kernels/."""
+    [case] = [case for case in spec.cases if case.name == name]
 
-        def run(spec: KernelSpec = spec, case: Case = case) -> list[torch.Tensor]:
-            args, kwargs = make_arguments(spec, case, device="cuda", seed_text=case.name)
-            result = spec.launch(*args, **kwargs)
-            return [each.cpu() for each in (result if isinstance(result, tuple | list) else (result,))]
+    def run() -> list[torch.Tensor]:
+        args, kwargs = make_arguments(spec, case, device="cuda", seed_text=case.name)
+        result = spec.launch(*args, **kwargs)
+        return [each.cpu() for each in (result if isinstance(result, tuple | list) else (result,))]
 
-        yield judge(
-            spec.name,
-            case.name,
-            _interpret(arch, run) if self_test else run,
-            _interpret(arch, run),
-            (),
-        )
-
-
-def _gpu_is_lost() -> bool:
-    """Return whether an error has left this process without its GPU, as an illegal address does."""
-    try:
-        torch.zeros(1, device="cuda").cpu()
-    except RuntimeError:
-        return True
-    return False
+    interpreted = _interpret(arch, run)
+    return judge(spec.name, case.name, interpreted if self_test else run, interpreted, ())
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     """Compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file to write everything to")
-    parser.add_argument("--only", default="", help="operations, dtypes and cases whose line contains this")
-    parser.add_argument(
-        "--part", type=Part.parse, default=Part(), metavar="K/N", help="every N-th line from the K-th on"
-    )
-    parser.add_argument("--operations-only", action="store_true")
-    parser.add_argument("--kernels-only", action="store_true")
-    parser.add_argument("--self-test", action="store_true", help="without a GPU: interpret both sides")
-    options = parser.parse_args(arguments)
+    options = _parse(arguments)
+    begun = time.monotonic()
+    devices: Sequence[int] = () if options.self_test else options.device
     if options.self_test:
         device, arch = "interpreted twice", "sm_90"
     elif torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability()
-        device, arch = torch.cuda.get_device_name(), f"sm_{major}{minor}"
+        major, minor = torch.cuda.get_device_capability(devices[0])
+        device, arch = torch.cuda.get_device_name(devices[0]), f"sm_{major}{minor}"
     else:
         sys.exit("no GPU: try --self-test, or run this on a machine that has one")
     print(f"{device}, {arch}, torch {torch.__version__}")
+    tasks = tasks_for(arch, options)
     comparisons: list[Comparison] = []
 
     def write() -> None:
@@ -317,29 +313,45 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
                 "torch": torch.__version__,
                 "comparisons": [{"verdict": each.verdict, **asdict(each)} for each in comparisons],
             }
-            options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_document(options.json, content)
 
-    for left_out, of in ((options.kernels_only, of_operations), (options.operations_only, of_kernels)):
-        if left_out:
-            continue
-        for each in of(arch, options.only, options.part, self_test=options.self_test):
-            print(each, flush=True)
-            comparisons.append(each)
+    start = partial(start_comparing, devices=devices, arch=arch)
+    with Pool(min(options.processes, len(tasks)), start, task_seconds=TASK_SECONDS) as pool:
+        for number, outcome in pool.run(tasks, until=begun + options.budget):
+            task = tasks[number]
+            lost = Comparison(name=task.name, dtype=task.dtype, gpu_error=outcome.error or "")
+            comparison = outcome.value or lost
+            print(comparison, flush=True)
+            comparisons.append(comparison)
             if len(comparisons) % _WRITTEN_EVERY == 0:
                 write()
-            if each.gpu_error and not options.self_test and _gpu_is_lost():
-                print("the GPU answers no more: leave this one out, and run the rest")
-                write()
-                return comparisons
     write()
     counts = Counter(each.verdict for each in comparisons)
     print(
-        f"{len(comparisons)} compared: "
+        f"{len(comparisons)} of {len(tasks)} compared: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     )
     seconds = (sum(each.gpu_s for each in comparisons), sum(each.interpreter_s for each in comparisons))
-    print(f"GPU, with compilation {seconds[0]:.0f} s; interpreter {seconds[1]:.0f} s")
+    print(
+        f"{time.monotonic() - begun:.0f} s; of all processes: GPU, with compilation {seconds[0]:.0f} s, "
+        f"interpreter {seconds[1]:.0f} s"
+    )
     return comparisons
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to write everything to, as it comes")
+    parser.add_argument("--only", default="", help="operations, dtypes and cases whose line contains this")
+    parser.add_argument("--operations-only", action="store_true")
+    parser.add_argument("--kernels-only", action="store_true")
+    parser.add_argument("--self-test", action="store_true", help="without a GPU: interpret both sides")
+    parser.add_argument("--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs to share")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="begin nothing later")
+    parser.add_argument(
+        "--processes", type=positive, default=len(os.sched_getaffinity(0)), metavar="N", help="cores"
+    )
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,8 @@ class Row:
     """Its measured time over that of the kernel: median, lowest and highest of the rounds."""
     lowest: float | None = None
     highest: float | None = None
+    us: float | None = None
+    """Its measured time per launch in microseconds, the median of the rounds."""
 
     @property
     def outcome(self) -> str:
@@ -195,11 +197,13 @@ def judge(row: Row, base: CaseFacts, current: CaseFacts, arch: str) -> None:
 
 def measure(row: Row, base: Any, variant: Any, inputs: Any, timer: Any) -> None:
     """Time a variant beside the kernel."""
-    ratios = []
+    ratios, times = [], []
     for _ in range(ROUNDS):
         launches = [functools.partial(launch, inputs) for launch in (base, variant)]
         before, after = map(statistics.median, timer.time_block(launches))
         ratios.append(after / before)
+        times.append(after)
+    row.us = statistics.median(times)
     row.lowest, row.ratio, row.highest = min(ratios), statistics.median(ratios), max(ratios)
 
 

@@ -53,6 +53,8 @@ def _no_tma(load: str) -> tuple[str, str]:
     return load, load.replace("latency=latency", "latency=latency, allow_tma=False")
 
 
+_GELU = "y = 0.5 * x * (1.0 + ct.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))"
+
 # Written before the gate predicted times.
 FIRST: dict[str, list[Variant]] = {
     "matmul": [
@@ -290,6 +292,22 @@ LATER: dict[str, list[Variant]] = {
     "gelu": [
         Variant("tile doubled to 2048", {"tile": 2048}),
         Variant("unrolled by 2", {"tiles_per_block": 2}),
+        Variant("tiles of 256", {"tile": 256}),
+        Variant("tiles of 512", {"tile": 512}),
+        Variant("tiles of 4096", {"tile": 4096}),
+        Variant("unrolled by 4", {"tiles_per_block": 4}),
+        Variant("tiles of 512, unrolled by 2", {"tile": 512, "tiles_per_block": 2}),
+        Variant("tiles of 512, unrolled by 4", {"tile": 512, "tiles_per_block": 4}),
+        # Whether what a block computes between its loads and its stores decides how many must be resident.
+        edit("relu", (_GELU, "y = ct.maximum(x, 0.0)")),
+        Variant("relu, tiles of 2048", {"tile": 2048}, ((_GELU, "y = ct.maximum(x, 0.0)"),)),
+        Variant("relu, tiles of 4096", {"tile": 4096}, ((_GELU, "y = ct.maximum(x, 0.0)"),)),
+        edit("tanh of it as well", (_GELU, f"{_GELU}\n        y = ct.tanh(y)")),
+        Variant(
+            "tanh of it as well, tiles of 2048",
+            {"tile": 2048},
+            ((_GELU, f"{_GELU}\n        y = ct.tanh(y)"),),
+        ),
     ],
     "softmax_chunks": [edit("reduction unrolled by 2", (_ROW_LOOP, _ROW_LOOP_UNROLLED))],
 }

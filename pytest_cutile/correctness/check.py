@@ -29,6 +29,7 @@ from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes,
 from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import (
+    LATER_LAUNCH,
     SECOND_LAUNCH,
     KernelMismatch,
     ReferenceFailed,
@@ -46,6 +47,9 @@ from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
+
+MOST_LAUNCHES = 4
+"""Launches of a check up to which another one follows because of what the last one left in memory."""
 
 __all__ = [
     "CheckReport",
@@ -140,6 +144,10 @@ def run_check(
     layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
     if launcher.is_interpreted and launcher.is_new() and "right" not in layouts.values():
         _compare_again(launcher, check)
+    while launcher.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
+        # A workspace: what the next launch finds in it is new.
+        launches = launcher.launches
+        _compare_again(launcher, check, LATER_LAUNCH.format(launches + 1, launches))
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
@@ -321,15 +329,15 @@ def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> b
     return is_same
 
 
-def _compare_again(launcher: GuardedLauncher, check: _Check) -> None:
-    """Launch with the same arguments as before; raise what says that it is the second launch, if it is."""
+def _compare_again(launcher: GuardedLauncher, check: _Check, which: str = SECOND_LAUNCH) -> None:
+    """Launch with the same arguments as before; a failure says `which` launch it is."""
     try:
         check.compare_again(launcher.launch_again())
     except KernelMismatch as mismatch:
-        mismatch.args = (f"{SECOND_LAUNCH}: {mismatch}",)
+        mismatch.args = (f"{which}: {mismatch}",)
         raise
     except Exception as error:
-        error.add_note(SECOND_LAUNCH)
+        error.add_note(which)
         raise
 
 

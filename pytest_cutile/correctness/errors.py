@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 SECOND_LAUNCH = "the second launch, after one that was right"
+LATER_LAUNCH = "launch {}, after {} that were right"
 """Begins a message about a launch that was to do the same as the one before it."""
 
 

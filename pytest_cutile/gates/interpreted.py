@@ -47,6 +47,8 @@ TOO_LARGE = (
 
 
 _LAST_FIRST = "with the last block first"
+_REVERSED = 2
+"""The launch of a check that has the last block first."""
 
 
 class Interpreting:
@@ -183,8 +185,8 @@ class Interpreting:
             text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
             if wrong is not None:
                 text = add_origin(text, self._run, check_with, _Turns(self._run, Interpreted(), set()), wrong)
-            is_first = wrong is not None and wrong.launch == 1
-            if turns.reversed and not is_first and self._is_right_forward(check_with):
+            in_order = wrong is not None and wrong.launch != _REVERSED
+            if turns.reversed and not in_order and self._is_right_forward(check_with):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             raise mismatch.told_as(text) from None
         except CompilerMissing as error:
@@ -195,7 +197,7 @@ class Interpreting:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
             writers = ""
-            if turns.reversed and self._is_right_forward(check_with):
+            if turns.reversed and turns.failed == _REVERSED and self._is_right_forward(check_with):
                 prefix = f"{_LAST_FIRST}: "
             if isinstance(fault, UnwrittenOutput):
                 writers = why_unwritten(self._run, check_with, self._check_written)
@@ -266,11 +268,15 @@ class _Turns(Launching):
         self._first: tuple[Any, ...] = ()
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
         """Outputs and arguments of each call that returned, or nothing of one that did not."""
+        self.failed: int | None = None
+        """The number of the call that raised."""
+        self.leaves_other_memory = False
+        self._written: dict[int, int] = {}
 
     @property
     def reversed(self) -> bool:
         """Whether a launch had the last block first."""
-        return len(self._calls) > 1 and not self._run.options.reverse
+        return len(self._calls) >= _REVERSED and not self._run.options.reverse
 
     def find(self, output: Any, index: tuple[int, ...] | None) -> WrongElement | None:
         """Return in which call a tensor, or an element of it, was wrong; None: no call had such a tensor."""
@@ -294,10 +300,20 @@ class _Turns(Launching):
         __tracebackhide__ = True
         self._calls.append((None, args, kwargs))
         before = len(self._run.launches)
-        with self._run.reversed() if self.reversed and not self._calls[2:] else nullcontext():
-            outputs = self._launch(fn, args, kwargs)
+        number = len(self._calls)
+        try:
+            with self._run.reversed() if self.reversed and number == _REVERSED else nullcontext():
+                outputs = self._launch(fn, args, kwargs)
+        except Exception:
+            self.failed = self.failed or number
+            raise
         self._calls[-1] = outputs, args, kwargs
         launched = self._run.launches[before:]
+        written = {storage: digest for launch in launched for storage, digest in launch.written.items()}
+        self.leaves_other_memory = any(
+            self._written[storage] != written[storage] for storage in self._written.keys() & written.keys()
+        )
+        self._written = written
         # Blocks that do not communicate do the same whatever the sizes.
         codes = (launch if launch.communicates else launch.bytecode for launch in launched)
         self._first = self._first or (fn, *codes)

@@ -60,6 +60,8 @@ class InterpretedLaunch:
     """The kernel as it was exported."""
     communicates: bool = field(default=False, repr=False)
     """Whether the kernel has atomics, or other operations that acquire or release."""
+    written: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    """A digest of each storage that it wrote, by the identity of the storage; empty until it has ended."""
 
 
 class Run:
@@ -107,7 +109,7 @@ class Run:
                     communicates=communicates(job),
                 )
                 self.launches.append(launched)
-                run_launch(job, launch, arguments, self.options, self.recording)
+                launched.written.update(run_launch(job, launch, arguments, self.options, self.recording))
         except KernelFault as fault:
             self.faults.append(fault)
             # The interpreter's frames say nothing about the kernel.

@@ -26,8 +26,11 @@ from pytest_cutile.interpreter.turns import MOST_BLOCKS, take_turns
 
 def run_launch(
     job: CompileJob, launch: Launch, arguments: Sequence[Any], options: Options, recording: Recording
-) -> None:
+) -> dict[int, int]:
     """Run an exported kernel on `arguments`, whose tensors are in the CPU's memory.
+
+    Returns:
+        A digest of each storage that it wrote, by the identity of the storage.
 
     Raises:
         KernelFault: the kernel does something wrong.
@@ -54,6 +57,7 @@ def run_launch(
         else:
             for blocks in batches:
                 run(blocks)
+        return memory.written()
     finally:
         memory.end_launch()
 

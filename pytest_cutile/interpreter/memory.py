@@ -6,6 +6,7 @@ counted from their middle, so that an access that strays to either side says whi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
 from pytest_cutile.interpreter.race_detector import RaceDetector
-from pytest_cutile.interpreter.shadow import Shadow, shadow_of
+from pytest_cutile.interpreter.shadow import Shadow, identity_of, shadow_of
 from pytest_cutile.interpreter.undetermined import Undetermined
 from pytest_cutile.interpreter.values import mark_undetermined, moved, without_origins
 
@@ -107,6 +108,14 @@ class Memory:
             allocations = [entry[0] for entry in map(self.at, written) if entry is not None]
         for allocation in allocations:
             allocation.shadow.track_reads = self.races.check_races and allocation.shadow.tracked
+
+    def written(self) -> dict[int, int]:
+        """Return a digest of each storage that this launch wrote, by the identity of the storage."""
+        return {
+            identity_of(allocation.tensor): zlib.crc32(allocation.flat(torch.uint8).numpy().data)
+            for allocation in self.allocations
+            if allocation.shadow.was_written or allocation.shadow.was_updated
+        }
 
     def end_launch(self) -> None:
         """Count what was written as written before the next launch."""

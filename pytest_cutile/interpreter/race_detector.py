@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -126,6 +127,8 @@ class RaceDetector:
         if chosen is not None:
             chosen = chosen.expand(index.shape)
         if self.check_races and shadow.was_written:
+            stored = _masked(units.read(shadow.writers) >= 0, chosen)
+            self._check_parameter(units, partial(first_block, frame), "updates", stored)
             self._check_writers(frame, units, chosen, "updates")
         if chosen is not None:
             units, blocks = Units(allocation, index[chosen]), blocks[chosen]
@@ -163,7 +166,7 @@ class RaceDetector:
         self, frame: Frame, units: Units, chosen: torch.Tensor | None, *, distinct: bool
     ) -> None:
         shadow = units.shadow
-        self._check_parameter(frame, units, chosen)
+        self._check_parameter(units, partial(first_block, frame), "reads", chosen)
         if self._is_ordered():
             if shadow.tracked:
                 numbers = units.numbers()
@@ -203,6 +206,8 @@ class RaceDetector:
         shadow, clocks = units.shadow, self._vector_clocks
         if not shadow.unwritten and not (self.check_races and shadow.tracked):
             return
+        if self.check_races:
+            self._check_parameter(units, lambda bad: (int(blocks.expand(bad.shape)[bad][0]),), "writes")
         self._record_parameter(units)
         if self.check_races and self._is_ordered():
             self._record_updaters(units, blocks)
@@ -261,7 +266,14 @@ class RaceDetector:
         if self.check_races and len(units.shadow.parameters) > 1:
             units.write(units.shadow.record("parameters"), units.allocation.parameter)
 
-    def _check_parameter(self, frame: Frame, units: Units, chosen: torch.Tensor | None) -> None:
+    def _check_parameter(
+        self,
+        units: Units,
+        block_of: Callable[[torch.Tensor], tuple[int, ...]],
+        verb: str,
+        chosen: torch.Tensor | None = None,
+    ) -> None:
+        """Check that no unit was written through another parameter; `block_of` names who comes later."""
         shadow = units.shadow
         if len(shadow.parameters) < 2 or not (shadow.was_written or shadow.was_updated):  # noqa: PLR2004
             return
@@ -270,10 +282,10 @@ class RaceDetector:
         if bad.any():
             raise KernelFault(
                 "aliasing",
-                f"reads {units.describe_first(bad)} after it was written through another parameter"
+                f"{verb} {units.describe_first(bad)} after it was written through another parameter"
                 f"{_places({**shadow.stores, **shadow.updates})}: the compiler takes for granted that "
-                "parameters share no memory that the kernel writes, and may read first",
-                block=first_block(frame, bad),
+                "parameters share no memory that the kernel writes, and may exchange the two",
+                block=block_of(bad),
             )
 
     def _check_writers(self, frame: Frame, units: Units, chosen: torch.Tensor | None, verb: str) -> None:

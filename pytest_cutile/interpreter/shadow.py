@@ -7,6 +7,7 @@ the host in between show in torch's count of writes, and in the pattern that the
 
 from __future__ import annotations
 
+import itertools
 from types import MappingProxyType
 
 import torch
@@ -27,6 +28,8 @@ MAX_UNITS = 1 << 28
 
 _OF_BLOCKS = {"updaters", "other_updaters", "last_readers", "one_reader", "other_readers"}
 _ATTRIBUTE = "_pytest_cutile_shadow"
+_IDENTITY = "_pytest_cutile_identity"
+_IDENTITIES = itertools.count()
 _PATTERNS = MappingProxyType(
     {
         torch.float16: (torch.int16, 0x7E5A),
@@ -204,6 +207,15 @@ def shadow_of(tensor: torch.Tensor) -> Shadow | None:
         return None  # resized since
     shadow.track_host_writes(tensor)
     return shadow
+
+
+def identity_of(tensor: torch.Tensor) -> int:
+    """Return a number of a tensor's storage, which no other one has or had."""
+    storage = tensor.untyped_storage()
+    if not hasattr(storage, _IDENTITY):
+        setattr(storage, _IDENTITY, next(_IDENTITIES))
+    identity: int = getattr(storage, _IDENTITY)
+    return identity
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:

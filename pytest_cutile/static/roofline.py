@@ -29,6 +29,10 @@ OPERAND_CLOCKS = MappingProxyType({"sm_90": 4200})
 
 By architecture; not measured on others, where nothing waits for operands.
 """
+MEMORY_CLOCKS = MappingProxyType({"sm_90": 1700})
+"""For which a block waits for its first loads and last stores. Not measured on others, either."""
+RESULT_CLOCKS = 5.5
+"""From one operation of a thread to the next one, which needs its result."""
 ACCESSES_PER_CLOCK = 32
 """Elements that one SM loads or stores through pointers."""
 _BUSIEST = "busiest "
@@ -100,17 +104,24 @@ def _microseconds(
     # SMs that take one block more than others, or none, make the rest wait.
     busy = blocks / math.ceil(blocks / gpu.sm_count) if blocks else 1.0
     there = resident(launch, architecture.name)
-    of_all = _of_units(launch, counts, architecture, sms=busy, at_a_time=there.blocks if there else 1)
+    at_a_time = there.blocks if there else 1
+    of_all = _of_units(launch, counts, architecture, sms=busy, blocks=blocks, at_a_time=at_a_time)
     of_all["memory"] = counts.get("touched_bytes", 0) / (gpu.memory_bandwidth_gb_s * 1e3)
     busiest = {name.removeprefix(_BUSIEST): n for name, n in counts.items() if name.startswith(_BUSIEST)}
-    of_one = _of_units(launch, busiest, architecture, sms=ctas, at_a_time=1)
+    of_one = _of_units(launch, busiest, architecture, sms=ctas, blocks=ctas, at_a_time=1)
     return {unit: max(us, of_one.get(unit, 0.0)) for unit, us in of_all.items()}
 
 
 def _of_units(
-    launch: LaunchFacts, counts: Mapping[str, int], architecture: Architecture, *, sms: float, at_a_time: int
+    launch: LaunchFacts,
+    counts: Mapping[str, int],
+    architecture: Architecture,
+    *,
+    sms: float,
+    blocks: int,
+    at_a_time: int,
 ) -> dict[str, float]:
-    """Return for how long each unit of `sms` SMs works, each with `at_a_time` blocks."""
+    """Return for how long each unit of `sms` SMs works on `blocks`, each SM with `at_a_time` of them."""
     gpu, rates, ctas = stand_in(architecture.name), architecture.operations_per_clock, launch.ctas or 1
     per_us = sms * gpu.dense_tflops["float32"] * 1e6 / (2 * rates["fp32"] * gpu.sm_count)  # clocks of all
 
@@ -128,6 +139,11 @@ def _of_units(
         # Operands take room in shared memory from when they are asked for until they are multiplied.
         room = max(1.0, at_a_time * (launch.shared_bytes or 0) * products / max(1, moved))
         units["waiting for operands"] = (products / per_us * latency + units["tensor cores"]) / room
+    if not products and architecture.name in MEMORY_CLOCKS and resident(launch, architecture.name):
+        # A block waits for memory, and then for its own results; loops load ahead.
+        steps = sum(counts.get(pipe, 0) for pipe in _PIPES) / (launch.threads or 1)
+        alone = blocks * MEMORY_CLOCKS[architecture.name] + steps * RESULT_CLOCKS
+        units["waiting, with too few blocks to hide it"] = alone / per_us / at_a_time
     return units
 
 

@@ -431,6 +431,41 @@ def gather_back(x, y, z, n: ct.Constant[int]):
 
 
 @ct.kernel
+def store_both(x, y, n: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(x, (i,), ct.full((n,), 1, dtype=x.dtype))
+    ct.store(y, (i,), ct.full((n,), 1, dtype=y.dtype))  # fault
+
+
+@ct.kernel
+def scatter_both(x, y, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.scatter(x, index, 1)
+    ct.scatter(y, index, 1, mask=index % 2 == 1)  # fault
+
+
+@ct.kernel
+def add_then_store(x, y, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.atomic_add(x, index, 1)
+    ct.scatter(y, index, 1)  # fault
+
+
+@ct.kernel
+def store_then_add(x, y, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.scatter(x, index, 1)
+    ct.atomic_add(y, index, 1)  # fault
+
+
+@ct.kernel
+def add_both(x, y, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.atomic_add(x, index, 1)
+    ct.atomic_add(y, index, 1)
+
+
+@ct.kernel
 def read_before_store(x, y, z, n: ct.Constant[int]):
     i = ct.bid(0)
     tile = ct.load(y, (i,), (n,))

@@ -203,6 +203,35 @@ def test_what_is_written_through_one_parameter_is_read_through_another(
         assert "reads y[0] after it was written through another parameter (at " in fault.message
 
 
+@pytest.mark.parametrize(
+    ("kernel", "element"),
+    [
+        (kernels.store_both, "y[0]"),
+        (kernels.scatter_both, "y[1]"),
+        (kernels.add_then_store, "y[0]"),
+        (kernels.store_then_add, "y[0]"),
+    ],
+)
+def test_two_parameters_may_not_write_one_element_also_if_it_is_the_same_value(
+    kernel: Any, element: str
+) -> None:
+    y = vector()
+    launch_clean(4, kernel, y, y.clone(), N)
+    launch_clean(2, kernel, y[: 2 * N], y[2 * N :], N)
+    for x in (y, y.view(torch.float32), y[: 4 * N - 1]):
+        fault = fault_of(4, kernel, x, y, N)
+        assert fault.kind == "aliasing"
+        assert f" {element} after it was written through another parameter (at " in fault.message
+    with interpret("sm_90", Options(check_races=False)):
+        launch(4, kernel, y, y, N)
+
+
+def test_parameters_may_share_what_is_only_updated_atomically() -> None:
+    y = torch.zeros(4 * N)
+    launch_clean(4, kernels.add_both, y, y, N)
+    assert torch.equal(y, torch.full((4 * N,), 2.0))
+
+
 def test_parameters_may_share_what_is_read_before_it_is_written() -> None:
     y = vector()
     launch_clean(4, kernels.read_before_store, y, y, vector(), N)

@@ -698,6 +698,51 @@ def test_what_the_launch_before_left_behind_is_found(no_gpu, shape, wrong, works
     assert "padded rows" not in result.stdout.str()
 
 
+CHECKED_ONCE = """
+from mykernels.add import SPEC
+
+
+def test_once(make_tensor, check_kernel):
+    check_kernel(SPEC.launch, *SPEC.inputs(make_tensor, 1000), reference=SPEC.reference)
+"""
+
+
+@SHAPES
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("t % 30 >= 20", "launch 3, after 2 that were right: add differs from its reference"),
+        ("t % 40 >= 30", "launch 4, after 3 that were right: add differs from its reference"),
+    ],
+)
+def test_what_two_launches_left_behind_is_found(no_gpu, shape, wrong, message):
+    no_gpu.kernel(rows(shape, wrong, "state()"), name="add")
+    no_gpu.pytester.makepyfile(test_mine=CHECKED_ONCE)
+    result = no_gpu.run("test_mine.py", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E   {message}*"])
+    assert "last block first" not in result.stdout.str()
+
+
+@SHAPES
+@pytest.mark.parametrize(
+    ("workspace", "launches"),
+    [("torch.zeros(1, dtype=torch.int32)", 2), ("state().zero_()", 2), ("state()", 4)],
+)
+def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
+    no_gpu, monkeypatch, shape, workspace, launches
+):
+    from pytest_cutile.interpreter import Run
+
+    launch = Run.launch
+    made: list[None] = []
+    monkeypatch.setattr(Run, "launch", lambda *arguments: made.append(launch(*arguments)))
+    no_gpu.kernel(rows(shape, "False", workspace), name="add")
+    no_gpu.pytester.makepyfile(test_mine=CHECKED_ONCE)
+    no_gpu.run("test_mine.py", gates="").assert_outcomes(passed=1)
+    assert len(made) == launches
+
+
 @SHAPES
 @pytest.mark.parametrize("wrong", CHANGES_BY_ORDER.values(), ids=list(CHANGES_BY_ORDER))
 def test_what_depends_on_the_order_of_the_blocks_is_found(no_gpu, shape, wrong):

@@ -64,6 +64,8 @@ class GuardedLauncher:
         """Whether inputs and outputs are small enough to run again without a thought."""
         self._has_redzones = options.guard and not launching.is_interpreted
         self._launching = launching
+        self.launches = 0
+        """How many there were."""
         self._inputs: Inputs
         self._unreturned: set[str] = set()
 
@@ -115,6 +117,11 @@ class GuardedLauncher:
     def is_new(self) -> bool:
         """Return whether no check has launched this code a second time."""
         return self._launching.is_new()
+
+    @property
+    def leaves_other_memory(self) -> bool:
+        """Whether an interpreted launch left something else than the one before in memory that both wrote."""
+        return self._launching.leaves_other_memory
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -233,6 +240,7 @@ class GuardedLauncher:
     def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
         args, kwargs = self.split(inputs.given)
         allocations = Allocations()
+        self.launches += 1
         with contextlib.ExitStack() as guards:
             if not self._launching.is_interpreted:
                 enclose = allocations.enclose if self._has_redzones else None

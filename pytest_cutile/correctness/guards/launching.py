@@ -17,6 +17,9 @@ class Launching:
 
     Memory then needs neither redzones nor poison, and "cuda" is the memory of the CPU.
     """
+    leaves_other_memory = False
+    """Whether the last call left something else than the call before in memory that both wrote, such as a
+    workspace."""
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; return its outputs."""
