@@ -1,1 +1,6 @@
-"""Language models end to end, with this project's kernels in place of PyTorch's operations."""
+"""Language models of transformers with the operations of `kernels/` in place of their own."""
+
+from models.apply import Replaced, apply
+from models.weights import build
+
+__all__ = ["Replaced", "apply", "build"]

@@ -1,0 +1,207 @@
+"""Models by name: their real configurations, and random weights that keep activations realistic."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers.initialization import no_init_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+_QWEN2 = {"model_type": "qwen2", "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 1e6}}
+_QWEN3 = {**_QWEN2, "model_type": "qwen3", "head_dim": 128}
+_LLAMA = {
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+_DEEPSEEK_V2 = {
+    "model_type": "deepseek_v2",
+    "rms_norm_eps": 1e-6,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 40.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+    },
+}
+_TINY = {"hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 256, "max_position_embeddings": 131072}
+_TINY_DENSE = {**_TINY, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    # config.json of Qwen/Qwen2-7B on the Hugging Face hub.
+    "qwen2-7b": {
+        **_QWEN2,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+    },
+    # config.json of deepseek-ai/DeepSeek-V2-Lite.
+    "deepseek-v2-lite": {
+        **_DEEPSEEK_V2,
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "moe_intermediate_size": 1408,
+        "n_routed_experts": 64,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "vocab_size": 102400,
+    },
+    # config.json of meta-llama/Llama-3.1-8B.
+    "llama-3.1-8b": {
+        **_LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+    # config.json of Qwen/Qwen3-8B.
+    "qwen3-8b": {
+        **_QWEN3,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 40960,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+    },
+    # Two layers with all features of the real ones, small enough to be interpreted on a CPU.
+    "tiny-qwen2": {**_QWEN2, **_TINY_DENSE, "hidden_size": 256},
+    "tiny-qwen3": {**_QWEN3, **_TINY_DENSE, "head_dim": 64},
+    "tiny-llama": {**_LLAMA, **_TINY_DENSE, "hidden_size": 256},
+    "tiny-deepseek-v2": {
+        **_DEEPSEEK_V2,
+        **_TINY,
+        "intermediate_size": 192,
+        "kv_lora_rank": 128,
+        "moe_intermediate_size": 64,
+        "n_routed_experts": 8,
+        "num_attention_heads": 2,
+        "num_experts_per_tok": 2,
+        "num_key_value_heads": 2,
+    },
+}
+"""Fields of each model's configuration, as transformers calls them; others have its defaults."""
+
+
+def make_config(name: str) -> PreTrainedConfig:
+    """Return the configuration of the model `name`.
+
+    Raises:
+        ValueError: There is no such model.
+    """
+    if name not in CONFIGS:
+        raise ValueError(f"unknown model {name!r}; known are {', '.join(CONFIGS)}")
+    fields = dict(CONFIGS[name])
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), tie_word_embeddings=False, **fields)
+    config.use_cache = True
+    return config
+
+
+def build(
+    name: str,
+    *,
+    weights: str | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    seed: int = 0,
+    attn_implementation: str = "sdpa",
+) -> PreTrainedModel:
+    """Make the model `name` on `device`, ready for inference.
+
+    Random weights depend on `seed`, the parameter's name and the kind of device (CPU or GPU) alone.
+
+    Args:
+        name: A key of `CONFIGS`.
+        weights: A folder, or a model's id on the Hugging Face hub, with real weights of that architecture; by
+            default weights are random (`fill`).
+        device: Where the weights are made.
+        dtype: Of all weights.
+        seed: Of random weights.
+        attn_implementation: transformers' name of the attention of the model as it is built.
+
+    Raises:
+        ValueError: There is no such model, or `weights` are of another architecture.
+    """
+    config = make_config(name)
+    if weights is None:
+        with torch.device(device), no_init_weights():
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attn_implementation
+            )
+        fill(model, seed)
+    else:
+        found = transformers.AutoConfig.from_pretrained(weights)
+        if found.model_type != config.model_type:
+            raise ValueError(
+                f"{weights} is a model of the architecture {found.model_type}, but {name} is {config.model_type}"
+            )
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            weights, config=found, dtype=dtype, attn_implementation=attn_implementation
+        ).to(device)
+    made: PreTrainedModel = model.eval().requires_grad_(requires_grad=False)
+    return made
+
+
+@torch.no_grad()
+def fill(model: PreTrainedModel, seed: int) -> None:
+    """Fill all parameters with random numbers, of a scale that keeps activations as in a trained model.
+
+    A projection keeps the variance of what it gets. Those that write to the residual stream are smaller, so
+    that its variance at most doubles over all layers. Then scores of attention, logits of experts and logits
+    of tokens have a standard deviation of 1 to 2: no softmax is flat, and none is a single peak.
+    """
+    residual_gain = (2 * model.config.num_hidden_layers) ** -0.5
+    for name, parameter in model.named_parameters():
+        generator = torch.Generator(parameter.device).manual_seed(seed ^ zlib.crc32(name.encode()))
+        if parameter.ndim == 1:
+            # A norm's weight about 1, a bias about 0.
+            parameter.normal_(1.0 if name.endswith("weight") else 0.0, 0.1, generator=generator)
+            continue
+        gain = _GAINS.get(name.removesuffix(".weight").rpartition(".")[2], 1.0)
+        if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+            gain = residual_gain
+        fan_in = 1 if "embed_tokens" in name else parameter.shape[-1]
+        parameter.normal_(0.0, gain * fan_in**-0.5, generator=generator)
+
+
+_GAINS = {"q_proj": 1.5, "gate": 1.5, "lm_head": 2.0}
+"""Of queries, the router and the output, whose products are logits of a softmax; by the module's name."""
