@@ -39,6 +39,7 @@ class Generation:
     Attributes:
         tokens: `[B, new_tokens]` int64, filled from the left as steps run.
         prompt: `[B, P]` int64.
+        logits: `[B, vocab]` of the newest token.
         cache: transformers' `StaticCache` of `capacity` places.
     """
 
@@ -84,10 +85,11 @@ class Generation:
         self.model, self.prompt, self.capacity = model, prompt, capacity
         self.cache = cache or StaticCache(config=model.config, max_cache_len=capacity)
         self.tokens = torch.zeros(batch, new_tokens, dtype=torch.int64, device=prompt.device)
+        self.logits: torch.Tensor
         self._forward: Callable[..., Any] = torch.compile(model.forward) if compiled else model.forward
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
         self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: Any = None
 
     @property
     def new_tokens(self) -> int:
@@ -95,7 +97,7 @@ class Generation:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps replay a CUDA graph."""
+        """Whether there is a CUDA graph of a step."""
         return self._graph is not None
 
     def prefill(self) -> torch.Tensor:
@@ -117,25 +119,29 @@ class Generation:
                     input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
                 )
                 self._take(filled)
-                logits: torch.Tensor = output.logits[:, -1]
+                self.logits = output.logits[:, -1]
                 self._place.zero_()
-                self._append(logits)
+                self._append(self.logits)
         except torch.cuda.OutOfMemoryError as error:
             raise DoesNotFit(self.footprint.why_not(*torch.cuda.mem_get_info())) from error
-        return logits
+        return self.logits
 
-    def step(self) -> torch.Tensor | None:
-        """Generate the next token of each prompt; return its logits `[B, vocab]`, or None from a graph."""
+    def step(self, *, graph: bool = False) -> None:
+        """Generate the next token of each prompt, of which `logits` are left.
+
+        Args:
+            graph: Whether to replay what `capture` has captured.
+        """
         import torch
 
-        if self._graph is not None:
+        if graph:
             self._graph.replay()
-            return None
+            return
         with torch.no_grad():
-            return self._step()
+            self.logits = self._step()
 
     def capture(self) -> None:
-        """Capture a step into a CUDA graph: later steps replay it. Call it after `prefill`.
+        """Capture a step into a CUDA graph, for `step(graph=True)`. Call it after `prefill`.
 
         Raises:
             RuntimeError: The step reads values back from the GPU, or allocates what a graph cannot.
@@ -151,7 +157,7 @@ class Generation:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), torch.no_grad():
-            self._step()
+            self.logits = self._step()
         self.rewind()
         self._graph = graph
 
@@ -204,7 +210,7 @@ def generate(generation: Generation, *, graph: bool = False) -> Iterator[int]:
     if graph and generation.new_tokens > 1 and not generation.is_captured:
         generation.capture()
     for count in range(2, generation.new_tokens + 1):
-        generation.step()
+        generation.step(graph=graph)
         yield count
 
 

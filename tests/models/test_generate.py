@@ -48,9 +48,16 @@ def test_generation_stops_half_way_and_starts_anew(qwen2):
 def test_rewinding_repeats_the_same_steps(qwen2):
     generation = Generation(qwen2, prompt_of(), new_tokens=3)
     generation.prefill()
-    first = [generation.step() for _ in range(2)]
+
+    def steps():
+        for _ in range(2):
+            generation.step()
+            yield generation.logits
+
+    first = [*steps()]
     generation.rewind()
-    again = [generation.step() for _ in range(2)]
+    again = [*steps()]
+    assert not torch.equal(*first)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 

@@ -114,13 +114,10 @@ def _ladders(
     by_name = {case.name: case for case in cases}
     for pattern, sizes in ladders(by_name).items():
         by_size = {size: by_name[name] for size, name in sizes.items()}
-        counted_work = {
-            bool(own[case.key].flops)
-            for own in figures.values()
-            for case in by_size.values()
-            if case.key in own
-        }
-        unit = "TFLOPS" if counted_work == {True} else "GB/s"
+        shown = [own[case.key] for own in figures.values() for case in by_size.values() if case.key in own]
+        unit = next(
+            (u for u in ("tokens/s", "TFLOPS") if shown and all(each.in_unit(u) for each in shown)), "GB/s"
+        )
         lines = []
         for gpu, own in sorted(figures.items()):
             rates = [
