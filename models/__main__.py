@@ -171,7 +171,7 @@ def environment(device: str) -> dict[str, str]:
 
         found = environment_of(CudaGraphTimer(find_gpu()))
     else:
-        found = {"gpu": "none", "torch": torch.__version__}
+        found = {"gpu": "none", "torch": importlib.metadata.version("torch")}
     return {**found, "transformers": importlib.metadata.version("transformers")}
 
 

@@ -115,9 +115,8 @@ def _ladders(
     for pattern, sizes in ladders(by_name).items():
         by_size = {size: by_name[name] for size, name in sizes.items()}
         shown = [own[case.key] for own in figures.values() for case in by_size.values() if case.key in own]
-        unit = next(
-            (u for u in ("tokens/s", "TFLOPS") if shown and all(each.in_unit(u) for each in shown)), "GB/s"
-        )
+        common = (unit for unit in ("tokens/s", "TFLOPS") if all(one.in_unit(unit) for one in shown))
+        unit = next(common, "GB/s")
         lines = []
         for gpu, own in sorted(figures.items()):
             rates = [
