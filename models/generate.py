@@ -13,7 +13,7 @@ from models.memory import Footprint
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, StaticCache
+    from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 WARM_UPS = 3
 """Steps before a capture: cuTile and cuBLAS compile, tune and allocate in the first ones."""
@@ -118,7 +118,7 @@ class Generation:
                 output = self.model(
                     input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
                 )
-                self._take(filled)
+                copy_cache(filled, self.cache)
                 self.logits = output.logits[:, -1]
                 self._place.zero_()
                 self._append(self.logits)
@@ -184,15 +184,16 @@ class Generation:
         self.tokens.index_copy_(1, self._place, self._token)
         self._place.add_(1)
 
-    def _take(self, filled: Any) -> None:
-        """Copy what a dynamic cache holds into the first places of the static one."""
-        for layer, source in zip(self.cache.layers, filled.layers, strict=True):
-            if not layer.is_initialized:
-                layer.lazy_initialization(source.keys, source.values)
-            length = source.keys.shape[-2]
-            layer.keys[:, :, :length].copy_(source.keys)
-            layer.values[:, :, :length].copy_(source.values)
-            layer.cumulative_length.fill_(length)
+
+def copy_cache(filled: DynamicCache, cache: StaticCache) -> None:
+    """Copy what a dynamic cache holds into the first places of a static one."""
+    for layer, source in zip(cache.layers, filled.layers, strict=True):
+        if not layer.is_initialized:
+            layer.lazy_initialization(source.keys, source.values)
+        length = source.keys.shape[-2]
+        layer.keys[:, :, :length].copy_(source.keys)
+        layer.values[:, :, :length].copy_(source.values)
+        layer.cumulative_length.fill_(length)
 
 
 def generate(generation: Generation, *, graph: bool = False) -> Iterator[int]:

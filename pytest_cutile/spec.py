@@ -487,3 +487,25 @@ class KernelSpec:
     def work_of(self, case: Case) -> Work:
         """Return what one launch of `case` does; an empty `Work` when the spec does not say."""
         return self.work(**case.params) if self.work is not None else Work()
+
+
+def _no_reference(*_: Any, **__: Any) -> Any:
+    raise SpecError("a ModelSpec has no reference: `verify` compares")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(KernelSpec):
+    """A program of many kernels, such as a language model: gated as a whole, under `correct` and `speed`.
+
+    Its kernels are compiled, and compared with their static baselines, by specs of their own. What a launch
+    of it compiles is not known beforehand: every run measures it.
+    """
+
+    reference: Callable[..., Any] = _no_reference
+    verify: Callable[..., str]
+    """Takes what `inputs` makes, runs the program, and compares with what is right: returns in words what was
+    compared and allowed, and raises AssertionError where the program is wrong."""
+
+    @property
+    def defined_inputs(self) -> tuple[str, ...]:
+        return tuple(self.special_inputs)

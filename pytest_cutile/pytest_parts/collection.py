@@ -21,7 +21,7 @@ from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import Session
-from pytest_cutile.spec import KernelSpec, SpecError
+from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
 
 CASES_AHEAD = 16
 """Cases that a worker of pytest-xdist compiles and reads together: the more, the later its first result."""
@@ -110,7 +110,7 @@ class KernelModule(pytest.Module):
                 for gate in self.run.gates.values():
                     tasks = gate.tasks(spec, case, self.module_name)
                     yield from (self._item(gate, task, label) for task in tasks)
-            if session.settings.search is not None:
+            if session.settings.search is not None and not isinstance(spec, ModelSpec):
                 name = f"search[{spec.name}]" if len(specs) > 1 else "search"
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
                 search.cutile, search.spec = session, spec
