@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_grid, next_power_of_2, replace_hints
+from kernels._launch import check_grid, check_tensors, next_power_of_2, replace_hints
 from kernels._tiles import reciprocal
 
 if TYPE_CHECKING:
@@ -69,6 +69,60 @@ def block_of_part(HEAD_TILES: int) -> tuple[int, int, int]:
     reason that `_launch.line_grid` has: H200, 2026-11-23, that saves up to 3 % of 10 us.
     """
     return ct.bid(1) // HEAD_TILES, ct.bid(1) % HEAD_TILES, ct.bid(2)
+
+
+# -- keys within bounds -----------------------------------------------------------------------------
+
+
+def check_bounds(kernel: str, bounds: torch.Tensor | None, b: int, device: torch.device) -> None:
+    """Check the type, shape and place of `bounds`, whose values nobody but the GPU knows.
+
+    Raises:
+        TypeError: Not a tensor of int32.
+        ValueError: Not `[b, 2]`, contiguous and on `device`.
+    """
+    if bounds is None:
+        return
+    check_tensors(kernel, {"bounds": bounds}, dtypes=("int32",))
+    if tuple(bounds.shape) != (b, 2) or not bounds.is_contiguous():
+        raise ValueError(f"{kernel}: bounds must be [{b}, 2], contiguous, but is {list(bounds.shape)}")
+    if bounds.device != device:
+        raise ValueError(f"{kernel}: bounds is on {bounds.device}, but q is on {device}; move one")
+
+
+def bounded_part(
+    BOUNDS: ct.Array, batch: int, part: int, splits: int, keys: int, TILE_N: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the tiles of keys that make a part of those within a sequence's bounds, and the bounds.
+
+    The launcher knows only how many keys there may be. So a part is an equal share of what the GPU finds to
+    be visible: all blocks stay equally busy however little of a cache is filled. Later parts may be empty.
+    """
+    begin, end = ct.gather(BOUNDS, (batch, 0)), min(ct.gather(BOUNDS, (batch, 1)), keys)
+    first_tile, tiles = begin // TILE_N, ct.cdiv(end, TILE_N)
+    share = ct.cdiv(tiles - first_tile, splits)
+    first = first_tile + part * share
+    return (first, min(first + share, tiles)), (begin, end)
+
+
+def hide_keys(s: ct.Tile, key: ct.Tile, keys: tuple[int, int], BOUNDED: bool) -> ct.Tile:
+    """Return scores that are -inf where `key`, their keys' numbers, is not visible.
+
+    Those up to `keys[1]` are, with `BOUNDED` from `keys[0]` on.
+    """
+    visible = key < keys[1]
+    if BOUNDED:
+        visible = visible & (key >= keys[0])
+    return ct.where(visible, s, -math.inf)
+
+
+def mask_bounds(bounds: torch.Tensor, keys: int) -> torch.Tensor:
+    """Return `[B, keys]`, true where a key is within the bounds of its sequence; for references."""
+    import torch
+
+    key = torch.arange(keys, device=bounds.device)
+    visible: torch.Tensor = (key >= bounds[:, :1]) & (key < bounds[:, 1:])
+    return visible
 
 
 # -- how many parts ---------------------------------------------------------------------------------
@@ -173,8 +227,8 @@ def merge_kernel(
 
     # Under way before the first reduction, at which all threads of the block wait for each other.
     parts = load_parts(0)
-    # Every row sees key 0: within the range of `_online_softmax`, the first part's lse is finite, and so is
-    # the largest.
+    # Every row sees a key: within the range of `_online_softmax`, some part's lse is finite, and so is the
+    # largest.
     lse = load_lse(0, SPLITS)
     top = ct.max(lse, 1, keepdims=True)  # [TILE_R, 1]
     weights = ct.exp2(lse - top)

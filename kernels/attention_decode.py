@@ -9,6 +9,9 @@ bfloat16; G = H / H_kv query heads in a row share one head of K and V (grouped-q
 or 256, and N is anything. Scores, sums and accumulator are float32; the unnormalised P is rounded to the
 dtype of V before the second product, because that is what tensor cores take.
 
+With `bounds`, keys before the first and from the last on are hidden, sequence by sequence: of a cache that is
+allocated for more tokens than there are, and of prompts that are padded on the left.
+
 How it works: only G queries use a key or value, so the time is that of reading the cache, and the aim is to
 keep all of the memory busy. The queries of a group are the rows of one tile, so that their head of K and V is
 read once. A group has 4 or 8 queries, but a tensor core needs 64 rows on Hopper and 16 elsewhere; 8 columns
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
@@ -42,7 +45,16 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import block_of_part, choose_part, make_grid, merge_parts
+from kernels._split_kv import (
+    block_of_part,
+    bounded_part,
+    check_bounds,
+    choose_part,
+    hide_keys,
+    make_grid,
+    mask_bounds,
+    merge_parts,
+)
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -161,6 +173,79 @@ def choose_config(arch: str, *, keys: int, heads_per_sm: float, head_dim: int) -
 # -- kernel -----------------------------------------------------------------------------------------
 
 
+def take_part(
+    Q: ct.Array,
+    K: ct.Array,
+    V: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    place: tuple[int, int, int, int],
+    tiles: tuple[int, int],
+    keys: tuple[int, int],
+    scale_log2: float,
+    ROWS: ConstInt,
+    D: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
+    SPLIT: ConstBool,
+    BOUNDED: ConstBool,
+) -> None:
+    """Take in tiles of keys for `ROWS` of the queries that share them, and write what they add up to.
+
+    `place` is the batch, the head of keys, the tile of queries and the part. `tiles` are the first tile of
+    keys and the one behind the last; of their keys those from `keys[0]`, if `BOUNDED`, up to `keys[1]` are
+    visible.
+    """
+    batch, kv_head, row, part = place
+    latency = ct.static_eval(LATENCY or None)
+
+    # The rows beyond the group are zeros; the stores drop them.
+    q = ct.load(
+        Q,
+        (batch, kv_head, row, 0),
+        (1, 1, ROWS, D),
+        padding_mode=ct.PaddingMode.ZERO,
+        allow_tma=SMALL_TMA,
+    ).reshape((ROWS, D))
+    q = ct.transpose(q) if KEYS_FIRST else q
+    KEY_AXIS = 0 if KEYS_FIRST else 1
+    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
+    for j in range(tiles[0], tiles[1]):
+        k = ct.load(
+            K, (batch, kv_head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
+        ).reshape((TILE_N, D))
+        # Masked in every tile: that is few instructions beside the loads, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
+        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
+        if KEYS_FIRST:
+            s = ct.mma(k, q, ct.zeros((TILE_N, ROWS), dtype=ct.float32))  # [TILE_N, ROWS]
+            s = hide_keys(s, key[:, None], keys, BOUNDED)
+        else:
+            s = ct.mma(q, ct.transpose(k), ct.zeros((ROWS, TILE_N), dtype=ct.float32))  # [ROWS, TILE_N]
+            s = hide_keys(s, key[None, :], keys, BOUNDED)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, KEY_AXIS)
+        v = ct.load(
+            V,
+            (batch, kv_head, j, 0),
+            (1, 1, TILE_N, D),
+            # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
+            padding_mode=ct.PaddingMode.ZERO,
+            latency=latency,
+        ).reshape((TILE_N, D))
+        if KEYS_FIRST:
+            acc = ct.mma(ct.transpose(v), p.astype(V.dtype), acc)  # [D, ROWS]
+        else:
+            acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
+    o, lse = finish_softmax(row_max, row_sum, acc)
+    o = ct.transpose(o) if KEYS_FIRST else o
+    o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
+    ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
+    if SPLIT:
+        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)), allow_tma=SMALL_TMA)
+
+
 @ct.kernel
 def attention_decode_kernel(
     Q: ct.Array,
@@ -191,54 +276,45 @@ def attention_decode_kernel(
         # All that the merge may do before it waits is to take its place.
         ct.grid_dependency_control_launch_dependents()
     part, tile, batch = block_of_part(HEAD_TILES)
-    kv_head, row = tile // ROW_TILES, tile % ROW_TILES
     keys = K.shape[2]
-    latency = ct.static_eval(LATENCY or None)
-
-    # The rows beyond the group are zeros; the stores drop them.
-    q = ct.load(
-        Q,
-        (batch, kv_head, row, 0),
-        (1, 1, ROWS, D),
-        padding_mode=ct.PaddingMode.ZERO,
-        allow_tma=SMALL_TMA,
-    ).reshape((ROWS, D))
-    q = ct.transpose(q) if KEYS_FIRST else q
-    KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
     first = part * tiles_per_part
-    for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
-        k = ct.load(
-            K, (batch, kv_head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
-        ).reshape((TILE_N, D))
-        # Masked in every tile: that is few instructions beside the loads, and a loop of its own for the last
-        # tile would start to load only when the one before has ended.
-        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
-        if KEYS_FIRST:
-            s = ct.mma(k, q, ct.zeros((TILE_N, ROWS), dtype=ct.float32))  # [TILE_N, ROWS]
-            s = ct.where(key[:, None] < keys, s, -math.inf)
-        else:
-            s = ct.mma(q, ct.transpose(k), ct.zeros((ROWS, TILE_N), dtype=ct.float32))  # [ROWS, TILE_N]
-            s = ct.where(key[None, :] < keys, s, -math.inf)
-        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, KEY_AXIS)
-        v = ct.load(
-            V,
-            (batch, kv_head, j, 0),
-            (1, 1, TILE_N, D),
-            # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
-            padding_mode=ct.PaddingMode.ZERO,
-            latency=latency,
-        ).reshape((TILE_N, D))
-        if KEYS_FIRST:
-            acc = ct.mma(ct.transpose(v), p.astype(V.dtype), acc)  # [D, ROWS]
-        else:
-            acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
-    o, lse = finish_softmax(row_max, row_sum, acc)
-    o = ct.transpose(o) if KEYS_FIRST else o
-    o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
-    ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
-    if SPLIT:
-        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)), allow_tma=SMALL_TMA)
+    take_part(
+        Q, K, V, PARTS, LSE, (batch, tile // ROW_TILES, tile % ROW_TILES, part),
+        (first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))), (0, keys),
+        scale_log2, ROWS, D, TILE_N, LATENCY, KEYS_FIRST, SMALL_TMA, SPLIT, False,
+    )  # fmt: skip
+
+
+@ct.kernel
+def bounded_attention_decode_kernel(
+    Q: ct.Array,
+    K: ct.Array,
+    V: ct.Array,
+    BOUNDS: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    splits: int,
+    scale_log2: float,
+    ROWS: ConstInt,
+    D: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
+    SPLIT: ConstBool,
+    DEPENDENT: ConstBool,
+    ROW_TILES: ConstInt,
+    HEAD_TILES: ConstInt,
+) -> None:
+    """Do the same where BOUNDS, `[B, 2]`, says which keys of a sequence are visible: `bounded_part`."""
+    if DEPENDENT:
+        ct.grid_dependency_control_launch_dependents()
+    part, tile, batch = block_of_part(HEAD_TILES)
+    tiles, keys = bounded_part(BOUNDS, batch, part, splits, K.shape[2], TILE_N)
+    take_part(
+        Q, K, V, PARTS, LSE, (batch, tile // ROW_TILES, tile % ROW_TILES, part), tiles, keys,
+        scale_log2, ROWS, D, TILE_N, LATENCY, KEYS_FIRST, SMALL_TMA, SPLIT, True,
+    )  # fmt: skip
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -251,9 +327,10 @@ def attention_decode(
     v: torch.Tensor,
     *,
     scale: float | None = None,
+    bounds: torch.Tensor | None = None,
     config: AttentionDecodeConfig | None = None,
 ) -> torch.Tensor:
-    """Attend from one query per head to all keys of its head.
+    """Attend from one query per head to all keys of its head, or to those within `bounds`.
 
     Forward only: no gradient flows through it.
 
@@ -266,6 +343,8 @@ def attention_decode(
             do. H is a multiple of H_kv.
         v: `[B, H_kv, N, D]`, likewise.
         scale: Factor of the scores, greater than 0; by default 1 / sqrt(D).
+        bounds: `[B, 2]`, int32, contiguous: the first key that a sequence sees, and the one behind the last;
+            at least one. They stay on the GPU: a launch in a CUDA graph follows them.
         config: Instead of the one chosen for this GPU.
 
     Returns:
@@ -311,6 +390,7 @@ def attention_decode(
         raise ValueError(
             f"attention_decode: q has {h} heads, which is no multiple of the {h_kv} heads of k and v"
         )
+    check_bounds("attention_decode", bounds, b, q.device)
     scale_log2 = check_scale("attention_decode", 1.0 / math.sqrt(d) if scale is None else scale)
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
@@ -333,11 +413,12 @@ def attention_decode(
     ct.launch(
         torch.cuda.current_stream(),
         grid,
-        with_hints(attention_decode_kernel, config),
+        with_hints(attention_decode_kernel if bounds is None else bounded_attention_decode_kernel, config),
         (
             q.reshape(b, h_kv, group, d),  # always a view
-            *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
-            *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
+            *((k, v) if bounds is None else (k, v, bounds)),
+            *(parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
+            *(part if bounds is None else splits, scale_log2, rows, d, config.tile_n, config.latency or 0),
             *(config.keys_first, config.small_tma, splits > 1, dependent, row_tiles, head_tiles),
         ),
     )
@@ -350,7 +431,12 @@ def attention_decode(
 
 
 def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    bounds: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Follow the formula in float64: scores are `[B, H_kv, G, N]`."""
     import torch
@@ -361,7 +447,10 @@ def reference(
     h_kv = k.shape[1]
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     grouped = q.reshape(b, h_kv, h // h_kv, d)
-    return (torch.softmax(grouped @ k.mT * scale, -1) @ v).reshape(q.shape)
+    s = grouped @ k.mT * scale
+    if bounds is not None:
+        s = s.masked_fill(~mask_bounds(bounds, k.shape[2])[:, None, None], -math.inf)
+    return (torch.softmax(s, -1) @ v).reshape(q.shape)
 
 
 def inputs(
@@ -374,15 +463,22 @@ def inputs(
     d: int,
     dtype: str,
     layout: str = "heads_outside",
-) -> dict[str, torch.Tensor]:
-    """Make q, k and v.
+    bounds: tuple[tuple[int, int], ...] | None = None,
+) -> dict[str, Any]:
+    """Make q, k and v, and `bounds` as they are given.
 
     `layout` is that of k and v: "heads_outside" as `[B, H_kv, N, D]`; "heads_inside" as views of
     `[B, N, H_kv, D]`; "cache" as the first N keys of a longer cache, and q has four axes.
     """
+    import torch
+
     if layout == "cache":
         k, v = (make_tensor((b, h_kv, n + 50, d), dtype)[:, :, :n] for _ in range(2))
         return {"q": make_tensor((b, h, 1, d), dtype), "k": k, "v": v}
+    if bounds is not None:
+        k, v = (make_tensor((b, h_kv, n, d), dtype) for _ in range(2))
+        q = make_tensor((b, h, d), dtype)
+        return {"q": q, "k": k, "v": v, "bounds": torch.tensor(bounds, dtype=torch.int32, device=q.device)}
     if layout == "heads_inside":
         k, v = (make_tensor((b, n, h_kv, d), dtype).transpose(1, 2) for _ in range(2))
     else:
@@ -390,20 +486,29 @@ def inputs(
     return {"q": make_tensor((b, h, d), dtype), "k": k, "v": v}
 
 
-def work(*, b: int, h: int, h_kv: int, n: int, d: int, dtype: str, layout: str = "heads_outside") -> Work:
+def work(
+    *,
+    b: int,
+    h: int,
+    h_kv: int,
+    n: int,
+    d: int,
+    dtype: str,
+    layout: str = "heads_outside",
+    bounds: tuple[tuple[int, int], ...] | None = None,
+) -> Work:
     """Count a multiply and an add per score and dimension, twice: Q @ K^T and P @ V.
 
     K, V and Q are read once, and O is written once. Exponentials and the traffic of parts are not counted.
+    Keys outside of bounds are not needed.
     """
     del layout
-    return Work(flops=4.0 * b * h * n * d, bytes=2.0 * b * d * (2 * h_kv * n + 2 * h), dtype=dtype)
+    keys = b * n if bounds is None else sum(end - begin for begin, end in bounds)
+    return Work(flops=4.0 * h * keys * d, bytes=2.0 * d * (2 * h_kv * keys + 2 * b * h), dtype=dtype)
 
 
-def longest_sum(
-    *, b: int, h: int, h_kv: int, n: int, d: int, dtype: str, layout: str = "heads_outside"
-) -> int:
+def longest_sum(*, n: int, d: int, **_: object) -> int:
     """Return the longer of two sums: over a head's dimensions, and over the keys."""
-    del b, h, h_kv, dtype, layout
     return max(d, n)
 
 
@@ -416,11 +521,15 @@ def _case(
     d: int,
     *,
     layout: str = "heads_outside",
+    bounds: tuple[tuple[int, int], ...] | None = None,
     speed: bool = False,
 ) -> Case:
     short = SHORT[dtype]
-    params = {"b": b, "h": h, "h_kv": h_kv, "n": n, "d": d, "dtype": dtype, "layout": layout}
+    params: dict[str, Any] = {"b": b, "h": h, "h_kv": h_kv, "n": n, "d": d, "dtype": dtype, "layout": layout}
     suffix = "" if layout == "heads_outside" else f"-{layout}"
+    if bounds is not None:
+        params["bounds"] = bounds
+        suffix = "-bounded"
     return Case(name=f"{short}-{b}x{h}_{h_kv}x{n}x{d}{suffix}", params=params, speed=speed)
 
 
@@ -465,5 +574,9 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 4, 2, 321, 64, layout="cache"),
         # Rows that lie apart.
         laid_out(_case("float16", 2, 8, 2, 97, 64), "padded"),
+        # Of a cache, keys that the GPU alone knows: all, one, some that begin and end within a tile, and none
+        # in most parts.
+        _case("bfloat16", 4, 8, 2, 600, 64, bounds=((0, 600), (0, 1), (70, 411), (599, 600))),
+        _case("float16", 2, 4, 1, 257, 128, bounds=((0, 129), (130, 257))),
     ],
 )

@@ -9,6 +9,8 @@ heads at once, and a shorter one for its rotated position. Q and O are `[B, H, D
 `[B, N, D]`, and KPE is `[B, N, R]`. D is 128, 256 or 512, R is 64; H and N are anything. "Absorbed": the
 projections from the latent vector to each head were multiplied into Q before, and into O after, elsewhere.
 
+With `bounds`, tokens before the first and from the last on are hidden, sequence by sequence.
+
 Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE have the same dtype, or are both an 8-bit float
 (e4m3fn or e5m2), which halves the cache; then Q and QPE may be 8-bit floats, too, and O is bfloat16. Elements
 of an 8-bit cache are converted to float16 when they are loaded: one instruction converts two of them, and
@@ -53,7 +55,16 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import block_of_part, choose_part, make_grid, merge_parts
+from kernels._split_kv import (
+    block_of_part,
+    bounded_part,
+    check_bounds,
+    choose_part,
+    hide_keys,
+    make_grid,
+    mask_bounds,
+    merge_parts,
+)
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -298,6 +309,93 @@ def float16_queries(q: ct.Tile, qpe: ct.Tile) -> tuple[ct.Tile, ct.Tile, ct.Tile
     )
 
 
+def take_part(
+    Q: ct.Array,
+    QPE: ct.Array,
+    KV: ct.Array,
+    KPE: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    place: tuple[int, int, int],
+    tiles: tuple[int, int],
+    keys: tuple[int, int],
+    scale_log2: float,
+    D: ConstInt,
+    R: ConstInt,
+    TILE_H: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    LATE_SUM: ConstBool,
+    SMALL_TMA: ConstBool,
+    WORDS: ConstBool,
+    E5M2: ConstBool,
+    SPLIT: ConstBool,
+    BOUNDED: ConstBool,
+) -> None:
+    """Take in tiles of keys for `TILE_H` heads, and write what they add up to.
+
+    `place` is the batch, the tile of heads and the part. `tiles` are the first tile of keys and the one
+    behind the last; of their keys those from `keys[0]`, if `BOUNDED`, up to `keys[1]` are visible.
+    """
+    batch, tile, part = place
+    latency = ct.static_eval(LATENCY or None)
+
+    SCALED = ct.static_eval(Q.dtype == ct.bfloat16 and KV.dtype != Q.dtype)
+    EIGHT_BIT_QUERIES = ct.static_eval(Q.dtype.bitwidth == 8)  # noqa: PLR2004
+    # Those that are scaled go through registers. From where TMA puts them for tensor cores, transposed, they
+    # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
+    QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
+    # Heads beyond the last are zeros; the stores drop them.
+    q = ct.load(
+        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
+    ).reshape((TILE_H, D))
+    qpe = ct.load(
+        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
+    ).reshape((TILE_H, R))
+    HEADROOM = ct.static_eval(P_HEADROOM if SCALED or EIGHT_BIT_QUERIES else 0.0)
+    factor = scale_log2
+    if SCALED:
+        q, qpe, inverse = float16_queries(q, qpe)
+        # Not 0, which times the score -inf of a hidden key would be NaN.
+        factor = ct.maximum(inverse * scale_log2, SMALLEST_FLOAT32)
+    elif EIGHT_BIT_QUERIES:
+        q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
+    if KEYS_FIRST:
+        q = ct.transpose(q)
+        qpe = ct.transpose(qpe)
+        if SCALED:
+            factor = ct.transpose(factor)
+    KEY_AXIS = 0 if KEYS_FIRST else 1
+    row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS, TILE_N if LATE_SUM else 1)
+    for j in range(tiles[0], tiles[1]):
+        # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
+        kv = load_cache(KV, batch, j, TILE_N, D, latency, WORDS, E5M2)
+        kpe = load_cache(KPE, batch, j, TILE_N, R, latency, WORDS, E5M2)
+        # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
+        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
+        if KEYS_FIRST:
+            s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))
+            s = ct.mma(kpe, qpe, s)  # [TILE_N, TILE_H]
+            s = hide_keys(s, key[:, None], keys, BOUNDED)
+        else:
+            s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
+            s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
+            s = hide_keys(s, key[None, :], keys, BOUNDED)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, factor, KEY_AXIS, HEADROOM)
+        if KEYS_FIRST:
+            acc = ct.mma(ct.transpose(kv), p.astype(q.dtype), acc)  # [D, TILE_H]
+        else:
+            acc = ct.mma(p.astype(q.dtype), kv, acc)  # [TILE_H, D]
+    o, lse = finish_softmax(row_max, row_sum, acc, KEY_AXIS)
+    o = ct.transpose(o) if KEYS_FIRST else o
+    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
+    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
+    if SPLIT:
+        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
+
+
 @ct.kernel
 def mla_decoding_kernel(
     Q: ct.Array,
@@ -333,62 +431,48 @@ def mla_decoding_kernel(
         ct.grid_dependency_control_launch_dependents()
     part, tile, batch = block_of_part(HEAD_TILES)
     keys = KV.shape[1]
-    latency = ct.static_eval(LATENCY or None)
-
-    SCALED = ct.static_eval(Q.dtype == ct.bfloat16 and KV.dtype != Q.dtype)
-    EIGHT_BIT_QUERIES = ct.static_eval(Q.dtype.bitwidth == 8)  # noqa: PLR2004
-    # Those that are scaled go through registers. From where TMA puts them for tensor cores, transposed, they
-    # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
-    QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
-    # Heads beyond the last are zeros; the stores drop them.
-    q = ct.load(
-        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-    ).reshape((TILE_H, D))
-    qpe = ct.load(
-        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-    ).reshape((TILE_H, R))
-    HEADROOM = ct.static_eval(P_HEADROOM if SCALED or EIGHT_BIT_QUERIES else 0.0)
-    factor = scale_log2
-    if SCALED:
-        q, qpe, inverse = float16_queries(q, qpe)
-        # Not 0, which times the score -inf of a hidden key would be NaN.
-        factor = ct.maximum(inverse * scale_log2, SMALLEST_FLOAT32)
-    elif EIGHT_BIT_QUERIES:
-        q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
-    if KEYS_FIRST:
-        q = ct.transpose(q)
-        qpe = ct.transpose(qpe)
-        if SCALED:
-            factor = ct.transpose(factor)
-    KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS, TILE_N if LATE_SUM else 1)
     first = part * tiles_per_part
-    for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
-        # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
-        kv = load_cache(KV, batch, j, TILE_N, D, latency, WORDS, E5M2)
-        kpe = load_cache(KPE, batch, j, TILE_N, R, latency, WORDS, E5M2)
-        # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
-        # tile would start to load only when the one before has ended.
-        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
-        if KEYS_FIRST:
-            s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))
-            s = ct.mma(kpe, qpe, s)  # [TILE_N, TILE_H]
-            s = ct.where(key[:, None] < keys, s, -math.inf)
-        else:
-            s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
-            s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
-            s = ct.where(key[None, :] < keys, s, -math.inf)
-        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, factor, KEY_AXIS, HEADROOM)
-        if KEYS_FIRST:
-            acc = ct.mma(ct.transpose(kv), p.astype(q.dtype), acc)  # [D, TILE_H]
-        else:
-            acc = ct.mma(p.astype(q.dtype), kv, acc)  # [TILE_H, D]
-    o, lse = finish_softmax(row_max, row_sum, acc, KEY_AXIS)
-    o = ct.transpose(o) if KEYS_FIRST else o
-    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
-    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
-    if SPLIT:
-        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
+    tiles = (first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N)))
+    take_part(
+        Q, QPE, KV, KPE, PARTS, LSE, (batch, tile, part), tiles, (0, keys), scale_log2,
+        D, R, TILE_H, TILE_N, LATENCY, KEYS_FIRST, LATE_SUM, SMALL_TMA, WORDS, E5M2, SPLIT, False,
+    )  # fmt: skip
+
+
+@ct.kernel
+def bounded_mla_decoding_kernel(
+    Q: ct.Array,
+    QPE: ct.Array,
+    KV: ct.Array,
+    KPE: ct.Array,
+    BOUNDS: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    splits: int,
+    scale_log2: float,
+    D: ConstInt,
+    R: ConstInt,
+    TILE_H: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    LATE_SUM: ConstBool,
+    SMALL_TMA: ConstBool,
+    WORDS: ConstBool,
+    E5M2: ConstBool,
+    SPLIT: ConstBool,
+    DEPENDENT: ConstBool,
+    HEAD_TILES: ConstInt,
+) -> None:
+    """Do the same where BOUNDS, `[B, 2]`, says which keys of a sequence are visible: `bounded_part`."""
+    if DEPENDENT:
+        ct.grid_dependency_control_launch_dependents()
+    part, tile, batch = block_of_part(HEAD_TILES)
+    tiles, keys = bounded_part(BOUNDS, batch, part, splits, KV.shape[1], TILE_N)
+    take_part(
+        Q, QPE, KV, KPE, PARTS, LSE, (batch, tile, part), tiles, keys, scale_log2,
+        D, R, TILE_H, TILE_N, LATENCY, KEYS_FIRST, LATE_SUM, SMALL_TMA, WORDS, E5M2, SPLIT, True,
+    )  # fmt: skip
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -411,9 +495,10 @@ def mla_decoding(
     kpe: torch.Tensor,
     *,
     scale: float,
+    bounds: torch.Tensor | None = None,
     config: MlaDecodingConfig | None = None,
 ) -> torch.Tensor:
-    """Attend from one query per head to all tokens of a latent cache.
+    """Attend from one query per head to all tokens of a latent cache, or to those within `bounds`.
 
     Forward only: no gradient flows through it.
 
@@ -428,6 +513,8 @@ def mla_decoding(
         kpe: `[B, N, 64]`, the dtype of `kv`.
         scale: Factor of the scores, greater than 0. It has no default, because it follows from the head
             dimension before the absorption, which is not seen here: 1 / sqrt(128 + 64) for DeepSeek-V2.
+        bounds: `[B, 2]`, int32, contiguous: the first token that a sequence sees, and the one behind the
+            last; at least one. They stay on the GPU: a launch in a CUDA graph follows them.
         config: Instead of the one chosen for this GPU, number of heads and dtype of the cache.
 
     Returns:
@@ -475,6 +562,7 @@ def mla_decoding(
                 f"mla_decoding: q is {list(q.shape)} and kv has {n} keys, "
                 f"so {name} must be {list(expected)}, but is {list(operand.shape)}"
             )
+    check_bounds("mla_decoding", bounds, b, q.device)
     scale_log2 = check_scale("mla_decoding", scale)
     out_dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
     if 0 in (b, h, n):
@@ -504,11 +592,20 @@ def mla_decoding(
     ct.launch(
         torch.cuda.current_stream(),
         grid,
-        with_hints(mla_decoding_kernel, config),
+        with_hints(mla_decoding_kernel if bounds is None else bounded_mla_decoding_kernel, config),
         (
             *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),
+            *(() if bounds is None else (bounds,)),
             *(parts.view(b, h, splits, d), lse),
-            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
+            *(
+                part if bounds is None else splits,
+                scale_log2,
+                d,
+                ROPE_DIM,
+                tile_h,
+                config.tile_n,
+                config.latency or 0,
+            ),
             *(config.keys_first, config.late_sum, config.small_tma, words, kv.dtype == torch.float8_e5m2),
             *(splits > 1, dependent, head_tiles),
         ),
@@ -522,16 +619,26 @@ def mla_decoding(
 
 
 def reference(
-    q: torch.Tensor, qpe: torch.Tensor, kv: torch.Tensor, kpe: torch.Tensor, *, scale: float
+    q: torch.Tensor,
+    qpe: torch.Tensor,
+    kv: torch.Tensor,
+    kpe: torch.Tensor,
+    *,
+    scale: float,
+    bounds: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Follow the formula in float64, one sequence at a time: `[H, N]` scores."""
     import torch
 
     if not q.numel():
         return torch.zeros_like(q)  # no sequences cannot be stacked
-    return torch.stack(
-        [torch.softmax((q[i] @ kv[i].T + qpe[i] @ kpe[i].T) * scale, -1) @ kv[i] for i in range(q.shape[0])]
-    )
+    outputs = []
+    for i in range(q.shape[0]):
+        s = (q[i] @ kv[i].T + qpe[i] @ kpe[i].T) * scale
+        if bounds is not None:
+            s = s.masked_fill(~mask_bounds(bounds[i : i + 1], kv.shape[1]), -math.inf)
+        outputs.append(torch.softmax(s, -1) @ kv[i])
+    return torch.stack(outputs)
 
 
 def inputs(
@@ -545,8 +652,9 @@ def inputs(
     cache_dtype: str,
     scale: float,
     layout: str = "apart",
+    bounds: tuple[tuple[int, int], ...] | None = None,
 ) -> dict[str, Any]:
-    """Make q, qpe, kv and kpe.
+    """Make q, qpe, kv and kpe, and `bounds` as they are given.
 
     `layout` "apart": each its own tensor. "joined": KV and KPE are columns of one cache `[B, N, D + 64]`
     that is longer than N, and likewise Q and QPE: as DeepSeek's own code has them. "transposed": dimensions
@@ -575,7 +683,12 @@ def inputs(
             q[:, 1::2] *= 2.0**-20
             qpe[:, 1::2] *= 2.0**-20
             q[..., : d // 4] *= 2.0**-20
-    return {"q": q, "qpe": qpe, "kv": kv, "kpe": kpe, "scale": scale}
+    made = {"q": q, "qpe": qpe, "kv": kv, "kpe": kpe, "scale": scale}
+    if bounds is not None:
+        import torch
+
+        made["bounds"] = torch.tensor(bounds, dtype=torch.int32, device=q.device)
+    return made
 
 
 def work(
@@ -588,34 +701,26 @@ def work(
     cache_dtype: str,
     scale: float,
     layout: str = "apart",
+    bounds: tuple[tuple[int, int], ...] | None = None,
 ) -> Work:
     """Count a multiply and an add per head, key and dimension: D + 64 for a score, D for the output.
 
     The cache, Q and QPE are read once, and O, of 16 bits, is written once. Exponentials and the traffic of
-    parts are not counted. Products are of the dtype of Q, whatever the cache's.
+    parts are not counted, nor tokens outside of bounds. Products are of the dtype of Q, whatever the cache's.
     """
     del scale, layout
     itemsize, cache_itemsize = (ITEMSIZE[name] for name in (dtype, cache_dtype))
+    keys = b * n if bounds is None else sum(end - begin for begin, end in bounds)
+    read = (keys * cache_itemsize + b * h * itemsize) * (d + ROPE_DIM)
     return Work(
-        flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
-        bytes=float(b * ((n * cache_itemsize + h * itemsize) * (d + ROPE_DIM) + h * d * 2)),
+        flops=2.0 * h * keys * (2 * d + ROPE_DIM),
+        bytes=float(read + b * h * d * 2),
         dtype=dtype,
     )
 
 
-def longest_sum(
-    *,
-    b: int,
-    h: int,
-    n: int,
-    d: int,
-    dtype: str,
-    cache_dtype: str,
-    scale: float,
-    layout: str = "apart",
-) -> int:
+def longest_sum(*, n: int, d: int, **_: object) -> int:
     """Return the longer of two sums: over the dimensions of a score, and over the keys."""
-    del b, h, dtype, cache_dtype, scale, layout
     return max(d + ROPE_DIM, n)
 
 
@@ -629,13 +734,18 @@ def _case(
     cache_dtype: str | None = None,
     layout: str = "apart",
     scale: float | None = None,
+    bounds: tuple[tuple[int, int], ...] | None = None,
     speed: bool = False,
 ) -> Case:
     cache_dtype = cache_dtype or dtype
     prefix = SHORT[dtype] if cache_dtype == dtype else f"{SHORT[cache_dtype]}-{SHORT[dtype]}"
-    params = {"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "cache_dtype": cache_dtype}
+    params: dict[str, Any] = {"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "cache_dtype": cache_dtype}
+    suffix = "" if layout == "apart" else f"-{layout}"
+    if bounds is not None:
+        params["bounds"] = bounds
+        suffix += "-bounded"
     return Case(
-        name=f"{prefix}-{b}x{h}x{n}x{d}{'' if layout == 'apart' else f'-{layout}'}",
+        name=f"{prefix}-{b}x{h}x{n}x{d}{suffix}",
         # As TileGym's benchmark has it: what it is makes no difference to the kernel.
         params={**params, "scale": scale or 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
         speed=speed,
@@ -702,5 +812,9 @@ SPEC = KernelSpec(
         # An 8-bit cache that cannot be read as words; queries that float16 does not hold as they are.
         _case("bfloat16", 1, 8, 70, 128, cache_dtype="float8_e4m3fn", layout="transposed"),
         _case("bfloat16", 1, 10, 70, 128, cache_dtype="float8_e5m2", layout="uneven", scale=2.0**-24),
+        # Of a cache, tokens that the GPU alone knows: all, one, some that begin and end within a tile, and
+        # none in most parts.
+        _case("bfloat16", 4, 16, 300, 128, bounds=((0, 300), (0, 1), (70, 211), (299, 300))),
+        _case("float16", 2, 16, 130, 512, bounds=((0, 65), (66, 130))),
     ],
 )

@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+import transformers
+
+from models.errors import Unsupported
+from models.masks import IMPLEMENTATION
+from models.patch import deepseek_v2, grouped_query
+from models.patch.common import Choices, Replacement
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
-    from torch import nn
     from transformers import PreTrainedModel
 
-
-@dataclass(frozen=True, kw_only=True)
-class Replacement:
-    """An attribute of one module that gets another value."""
-
-    module: nn.Module
-    name: str
-    """The module's name in the model, e.g. "model.layers.0.mlp"."""
-    attribute: str
-    value: Any
-    operators: tuple[str, ...] = ()
-    """Operators of `models.operators` that the new value calls, e.g. "swiglu"."""
+TESTED_VERSIONS = ("5.17.0",)
+"""Of transformers: `apply` follows its modules line by line."""
+ARCHITECTURES = {
+    "LlamaForCausalLM": grouped_query,
+    "Qwen2ForCausalLM": grouped_query,
+    "Qwen3ForCausalLM": grouped_query,
+    "DeepseekV2ForCausalLM": deepseek_v2,
+}
+DTYPES = (torch.float16, torch.bfloat16)
+_ABSENT = object()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replaced:
     """What `apply` replaced in a model; a context that undoes it at its end."""
 
-    replacements: tuple[Replacement, ...]
-    _before: list[tuple[Replacement, dict[str, Any]]] = field(default_factory=list, repr=False)
+    replacements: tuple[Replacement, ...] = field(repr=False)
+    _before: list[tuple[Replacement, object]] = field(default_factory=list, repr=False)
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Names of the replaced modules, and the operators that each of them calls now."""
-        return {each.name: each.operators for each in self.replacements if each.operators}
+        return {change.name: change.operators for change in self.replacements if change.operators}
 
     @property
     def counts(self) -> Counter[str]:
         """How many modules call each operator."""
         return Counter(operator for operators in self.names.values() for operator in operators)
 
+    def replace(self) -> None:
+        """Replace everything; `apply` has done it."""
+        for change in self.replacements:
+            self._before.append((change, vars(change.module).get(change.attribute, _ABSENT)))
+            setattr(change.module, change.attribute, change.value)
+
     def restore(self) -> None:
         """Give the model its own operations back; a second call changes nothing."""
+        while self._before:
+            change, before = self._before.pop()
+            if before is _ABSENT:
+                delattr(change.module, change.attribute)
+            else:
+                setattr(change.module, change.attribute, before)
 
     def __enter__(self) -> Self:
         return self
@@ -67,16 +86,81 @@ def apply(
 ) -> Replaced:
     """Replace operations of `model` by kernels: of this instance alone, until it is restored.
 
+    The model is called as before. Its caches may be dynamic or static; prompts may be padded on the left.
+    Dropout, gradients and other masks are not supported, nor are weights of attention returned.
+
     Args:
         model: A causal language model of transformers: Llama, Qwen2, Qwen3 or DeepSeek-V2.
         rope: Whether to replace the rotary embedding.
-        rms_norm: Whether to replace RMS norms, with the addition of the residual before them where there is
-            one in the same layer.
-        swiglu: Whether to replace the gate of the dense feed-forward layers and of shared experts.
+        rms_norm: Whether to replace RMS norms, with the sum before them where both are in one layer.
+        swiglu: Whether to replace the gate of dense feed-forward layers and of shared experts.
         attention: Whether to replace attention: prefill, and decoding of one token for each sequence.
-        moe: Whether to replace routing and experts.
+        moe: Whether to replace routing and experts; a model without experts has none.
+
+    Returns:
+        What was replaced.
 
     Raises:
         Unsupported: The model, its version, dtypes or sizes are not supported; nothing was replaced.
     """
-    raise NotImplementedError
+    _check(model)
+    choices = Choices(rope=rope, rms_norm=rms_norm, swiglu=swiglu, attention=attention, moe=moe)
+    architecture = ARCHITECTURES[type(model).__name__]
+    changes = tuple(architecture.replacements(model, choices))
+    replaced = (
+        Replaced(replacements=(*changes, *_own_configuration(model)))
+        if attention
+        else Replaced(replacements=changes)
+    )
+    replaced.replace()
+    return replaced
+
+
+def _own_configuration(model: PreTrainedModel) -> Iterator[Replacement]:
+    """Give all modules a configuration that names our mask; other models may share the one they have."""
+    shared = model.config
+    config = copy.copy(shared)
+    config._attn_implementation = IMPLEMENTATION  # noqa: SLF001 - as transformers' own modules do
+    for name, module in model.named_modules():
+        if vars(module).get("config") is shared:
+            yield Replacement(module=module, name=name, attribute="config", value=config)
+
+
+def _check(model: PreTrainedModel) -> None:
+    """Check what does not depend on the architecture.
+
+    Raises:
+        Unsupported: Something is not supported.
+    """
+    if transformers.__version__ not in TESTED_VERSIONS:
+        raise Unsupported(
+            f"apply was tested with transformers {', '.join(TESTED_VERSIONS)}, "
+            f"and this is {transformers.__version__}; install one that was"
+        )
+    kind = type(model)
+    if kind.__name__ not in ARCHITECTURES or not kind.__module__.startswith("transformers.models."):
+        raise Unsupported(
+            f"{kind.__module__}.{kind.__name__} is not supported; supported are transformers' own "
+            f"{', '.join(ARCHITECTURES)}"
+        )
+    quantized = getattr(model.config, "quantization_config", None)
+    if quantized is not None or getattr(model, "hf_quantizer", None) is not None:
+        method = getattr(quantized, "quant_method", None) or (quantized or {}).get("quant_method", "unknown")
+        raise Unsupported(
+            f"quantised weights are not supported (method {method}); load the model in bfloat16"
+        )
+    if model.training:
+        raise Unsupported("the model is in training mode, and kernels have no gradients; call model.eval()")
+    first_name, first = next(iter(model.named_parameters()))
+    for name, parameter in model.named_parameters():
+        if parameter.dtype not in DTYPES:
+            raise Unsupported(f"{name} has dtype {parameter.dtype}; supported are float16 and bfloat16")
+        if parameter.dtype != first.dtype or parameter.device != first.device:
+            raise Unsupported(
+                f"{name} is {parameter.dtype} on {parameter.device}, but {first_name} is {first.dtype} "
+                f"on {first.device}: all weights have to be alike"
+            )
+    if any("forward" in vars(module) for module in model.modules()):
+        raise Unsupported(
+            "forward functions of the model's modules were replaced already, by apply or a hook; restore them first"
+        )

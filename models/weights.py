@@ -110,6 +110,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "tiny-deepseek-v2": {
         **_DEEPSEEK_V2,
         **_TINY,
+        "max_position_embeddings": 163840,
         "intermediate_size": 192,
         "kv_lora_rank": 128,
         "moe_intermediate_size": 64,

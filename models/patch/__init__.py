@@ -1,0 +1,1 @@
+"""What `apply` replaces in each architecture of transformers."""

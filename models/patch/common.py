@@ -1,0 +1,138 @@
+"""Replacements that several architectures share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from models import operators
+from models.errors import Unsupported
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+MAX_NORM = 16384
+"""Longest row that `kernels.rms_norm` takes."""
+Forward: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What the user of `apply` wants replaced."""
+
+    rope: bool
+    rms_norm: bool
+    swiglu: bool
+    attention: bool
+    moe: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """An attribute of one module that gets another value."""
+
+    module: nn.Module
+    name: str
+    """The module's name in the model, e.g. "model.layers.0.mlp"."""
+    attribute: str
+    value: Any
+    operators: tuple[str, ...] = ()
+    """Operators of `models.operators` that the new value calls, e.g. "swiglu"."""
+
+
+def replace_forward(module: nn.Module, name: str, forward: Forward, *called: str) -> Replacement:
+    return Replacement(
+        module=module, name=name, attribute="forward", value=MethodType(forward, module), operators=called
+    )
+
+
+def library_function(module: nn.Module, name: str) -> Any:
+    """Return a function of the file of transformers that defines `module`."""
+    return getattr(sys.modules[type(module).__module__], name)
+
+
+# -- norms and gates --------------------------------------------------------------------------------
+
+
+def normalise(self: nn.Module, hidden_states: Tensor) -> Tensor:
+    return operators.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+def gate_and_multiply(self: nn.Module, x: Tensor) -> Tensor:
+    return self.down_proj(operators.swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+def add_and_normalise(self: nn.Module, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+    """Run a decoder layer, with the sum behind attention in the norm that follows."""
+    normalised = self.input_layernorm(hidden_states)
+    attended, _ = self.self_attn(hidden_states=normalised, **kwargs)
+    norm = self.post_attention_layernorm
+    normalised, residual = operators.add_rms_norm(attended, hidden_states, norm.weight, norm.variance_epsilon)
+    return residual + self.mlp(normalised)
+
+
+def replace_norms(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
+    """Replace all norms, and the layers that add before one.
+
+    Raises:
+        Unsupported: Rows that are too long.
+    """
+    for name, module in modules.items():
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
+            width = module.weight.shape[0]
+            if width > MAX_NORM:
+                raise Unsupported(
+                    f"rms_norm: {name} normalises rows of {width}; at most {MAX_NORM} are supported"
+                )
+            yield replace_forward(module, name, normalise, "rms_norm")
+        elif kind.endswith("DecoderLayer"):
+            yield replace_forward(module, name, add_and_normalise, "add_rms_norm")
+
+
+def replace_gates(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
+    for name, module in modules.items():
+        if type(module).__name__.endswith("MLP"):
+            yield replace_forward(module, name, gate_and_multiply, "swiglu")
+
+
+# -- attention --------------------------------------------------------------------------------------
+
+
+def attend_as_before(
+    self: nn.Module, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attend by the model's own implementation; return `[B, M, H, D]`, and weights if it has them."""
+    own = library_function(self, "eager_attention_forward")
+    attend = library_function(self, "ALL_ATTENTION_FUNCTIONS").get_interface(
+        self.config._attn_implementation,  # noqa: SLF001 - as transformers' own modules do
+        own,
+    )
+    result: tuple[Tensor, Tensor | None] = attend(
+        self,
+        q,
+        k,
+        v,
+        attention_mask,
+        dropout=0.0,
+        scaling=self.scaling,
+        sliding_window=getattr(self, "sliding_window", None),
+        **kwargs,
+    )
+    return result
+
+
+def check_activation(model: PreTrainedModel, operation: str) -> None:
+    """Check that the model's gate is a SiLU.
+
+    Raises:
+        Unsupported: It is another function.
+    """
+    if model.config.hidden_act != "silu":
+        raise Unsupported(
+            f"{operation}: the model's activation is {model.config.hidden_act!r}; only silu is supported"
+        )
