@@ -51,13 +51,19 @@ def contenders() -> list[Contender]:
 
 
 @contextmanager
-def pytorch(model: PreTrainedModel, *, attention: str = "sdpa") -> Iterator[PreTrainedModel]:
-    before = model.config._attn_implementation  # noqa: SLF001 - there is no public name
+def pytorch(
+    model: PreTrainedModel, *, attention: str = "sdpa", experts: str | None = None
+) -> Iterator[PreTrainedModel]:
+    """Yield a model with transformers' implementations of these names; by default, of its own experts."""
+    config: Any = model.config
+    before = config._attn_implementation, config._experts_implementation
     model.set_attn_implementation(attention)
+    config._experts_implementation = experts or before[1]
     try:
         yield model
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(before[0])
+        config._experts_implementation = before[1]
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from models.counts import cache_bytes
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -35,18 +37,13 @@ class Footprint:
         config: Any = model.config
         size = model.dtype.itemsize
         heads = config.num_attention_heads
-        if latent := getattr(config, "kv_lora_rank", None):
-            values = latent + config.qk_rope_head_dim
-        else:
-            head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-            values = 2 * config.num_key_value_heads * head_dim
         is_written = config._attn_implementation == "eager"  # noqa: SLF001 - there is no public name
         return cls(
             weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
             batch=batch,
             prompt=prompt,
             capacity=capacity,
-            cache_per_token=config.num_hidden_layers * values * size,
+            cache_per_token=cache_bytes(config, size),
             # Residual, normalised, queries, attention's output; gate, up and their product.
             activations_per_token=(4 * config.hidden_size + 3 * config.intermediate_size) * size,
             # Scores, the float32 softmax, and its rounded copy.
