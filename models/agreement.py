@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-FACTOR = 2.0
-"""Allowed divergence over the largest of the honest implementations."""
+FACTOR = 2.5
+"""Allowed divergence over the largest of the honest implementations.
+
+Of tiny-qwen2 and tiny-deepseek-v2 with 30 seeds each, SDPA and eager attention diverge by at most 1.3 times
+one another over 32 positions of a prefill, and 2.3 times over 4 decoded ones. Scores scaled by 1.1 in one of
+two layers make at least 4.0 times the larger of both in the prefill (20 seeds each; on a CPU, 2026-11-25)."""
+QUANTILE = 2 / 3
+"""Position whose divergence counts, in the order of divergences: where two experts are nearly as good, rounding
+chooses the other one at a few positions, and all following logits differ. A fault is at most positions."""
 POSITIONS = 256
 """Last tokens of a prompt whose logits are compared."""
 HONEST = ("sdpa", "eager")
@@ -44,7 +51,7 @@ class Divergence:
     """How far logits are from the right ones."""
 
     kl: float
-    """Mean Kullback-Leibler divergence over all positions, in nats."""
+    """Kullback-Leibler divergence in nats, the `QUANTILE` of all positions."""
     top1: float
     """Share of positions with the same likeliest token."""
 
@@ -105,7 +112,8 @@ def divergence(right: torch.Tensor, logits: torch.Tensor) -> Divergence:
     expected, found = right.double().log_softmax(-1), logits.double().log_softmax(-1)
     kl = (expected.exp() * (expected - found)).sum(-1)
     same = right.argmax(-1) == logits.argmax(-1)
-    return Divergence(kl=float(kl.mean()), top1=float(same.double().mean()))
+    ordered = kl.flatten().sort().values
+    return Divergence(kl=float(ordered[int(QUANTILE * (len(ordered) - 1))]), top1=float(same.double().mean()))
 
 
 def verify(model: PreTrainedModel, tokens: torch.Tensor, *, decoded: int, active: Active) -> str:

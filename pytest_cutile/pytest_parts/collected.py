@@ -33,10 +33,6 @@ class Collected:
         if report.passed:
             self._whole.add(report.nodeid)
 
-    def has_module_of(self, path: Path) -> bool:
-        """Say whether a module of declared kernels was collected that is this file, or in this folder."""
-        return any(module.is_relative_to(path) for module in self.modules)
-
     def lacks(self, key: str) -> bool:
         """Say whether the file of a test was collected whole and lacks its function; parameters may vary."""
         return key.partition("::")[0] in self._whole and _function_of(key) not in self._tests

@@ -329,10 +329,8 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
             "(a pytest_cutile.KernelSpec), so no kernel would be gated"
         )
-    # Folders of `testpaths` may leave some of what `cutile_kernels` lists out.
-    everywhere = everything and all(collected.has_module_of(location.path) for location in run.locations)
     all_kernels = bool(collected.declared) and not failed
-    all_kernels = all_kernels and (everywhere or collected_all_kernels(collected, run.locations))
+    all_kernels = all_kernels and (everything or collected_all_kernels(collected, run.locations))
     run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
 
 
