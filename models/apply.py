@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -162,5 +162,6 @@ def _check(model: PreTrainedModel) -> None:
             )
     if any("forward" in vars(module) for module in model.modules()):
         raise Unsupported(
-            "forward functions of the model's modules were replaced already, by apply or a hook; restore them first"
+            "forward functions of the model's modules were replaced before, by apply or by a hook; "
+            "restore them first"
         )

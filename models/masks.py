@@ -85,7 +85,7 @@ def _first_keys(attention_mask: Tensor | None, end: int, batch_size: int) -> Ten
     mask = attention_mask[:, :end].cpu()
     if tuple(mask.shape) != (batch_size, end):
         raise Unsupported(
-            f"attention_mask must say of all {end} tokens of {batch_size} sequences whether they are padding, "
+            f"attention_mask must be [{batch_size}, {end}], all tokens up to the last new one, "
             f"but is {list(attention_mask.shape)}"
         )
     if mask.all():

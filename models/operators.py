@@ -56,12 +56,8 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> t
     if cos.shape[0] == 1:
         return rope_kernels.rope(q, k, cos[0], sin[0], interleaved=interleaved)
     # The kernel's angles are the same in all sequences: here all tokens are one sequence.
-    turned = rope_kernels.rope(
-        *(x.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None] for x in (q, k)),
-        cos.flatten(0, 1),
-        sin.flatten(0, 1),
-        interleaved=interleaved,
-    )
+    all_q, all_k = (x.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None] for x in (q, k))
+    turned = rope_kernels.rope(all_q, all_k, cos.flatten(0, 1), sin.flatten(0, 1), interleaved=interleaved)
     q, k = (x[0].transpose(0, 1).unflatten(0, cos.shape[:2]).transpose(1, 2) for x in turned)
     return q, k
 

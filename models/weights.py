@@ -173,11 +173,12 @@ def build(
         found = transformers.AutoConfig.from_pretrained(weights)
         if found.model_type != config.model_type:
             raise ValueError(
-                f"{weights} is a model of the architecture {found.model_type}, but {name} is {config.model_type}"
+                f"{weights} is of the architecture {found.model_type}, but {name} is {config.model_type}"
             )
         model = transformers.AutoModelForCausalLM.from_pretrained(
             weights, config=found, dtype=dtype, attn_implementation=attn_implementation
-        ).to(device)
+        )
+        model.to(torch.device(device))  # type: ignore[arg-type]  # a decorator of transformers hides its type
     made: PreTrainedModel = model.eval().requires_grad_(requires_grad=False)
     return made
 

@@ -58,15 +58,15 @@ def library_function(module: nn.Module, name: str) -> Any:
 # -- norms and gates --------------------------------------------------------------------------------
 
 
-def normalise(self: nn.Module, hidden_states: Tensor) -> Tensor:
+def normalise(self: Any, hidden_states: Tensor) -> Tensor:
     return operators.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
-def gate_and_multiply(self: nn.Module, x: Tensor) -> Tensor:
+def gate_and_multiply(self: Any, x: Tensor) -> Tensor:
     return self.down_proj(operators.swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
-def add_and_normalise(self: nn.Module, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+def add_and_normalise(self: Any, hidden_states: Tensor, **kwargs: Any) -> Tensor:
     """Run a decoder layer, with the sum behind attention in the norm that follows."""
     normalised = self.input_layernorm(hidden_states)
     attended, _ = self.self_attn(hidden_states=normalised, **kwargs)
@@ -81,6 +81,7 @@ def replace_norms(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
     Raises:
         Unsupported: Rows that are too long.
     """
+    module: Any
     for name, module in modules.items():
         kind = type(module).__name__
         if kind.endswith("RMSNorm"):
@@ -104,7 +105,7 @@ def replace_gates(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
 
 
 def attend_as_before(
-    self: nn.Module, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attend by the model's own implementation; return `[B, M, H, D]`, and weights if it has them."""
     own = library_function(self, "eager_attention_forward")

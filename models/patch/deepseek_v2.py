@@ -32,7 +32,7 @@ from models.patch.common import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor, nn
+    from torch import Tensor
     from transformers import Cache, PreTrainedModel
 
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def make_angles(original: Forward) -> Forward:
     """Return the forward function of the rotary embedding: cosines and sines in place of complex numbers."""
 
-    def forward(self: nn.Module, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         del self
         turns = original(x, position_ids)
         return turns.real.contiguous(), turns.imag.contiguous()
@@ -50,18 +50,18 @@ def make_angles(original: Forward) -> Forward:
     return forward
 
 
-def rotate(self: nn.Module, q: Tensor, k: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def rotate(self: Any, q: Tensor, k: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     del self
     return operators.rope(q, k, *angles, True)
 
 
-def rotate_as_before(self: nn.Module, q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_as_before(self: Any, q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
     turned: tuple[Tensor, Tensor] = library_function(self, "apply_rotary_emb")(q, k, angles.to(q.device))
     return turned
 
 
 def attend_latent_as_before(
-    self: nn.Module,
+    self: Any,
     q: Tensor,
     q_pe: Tensor,
     latent: Tensor,
@@ -74,7 +74,7 @@ def attend_latent_as_before(
 
 
 def attend_latent(
-    self: nn.Module,
+    self: Any,
     q: Tensor,
     q_pe: Tensor,
     latent: Tensor,
@@ -97,7 +97,7 @@ def attend_latent(
 
 
 def absorb_and_attend(
-    self: nn.Module, q: Tensor, q_pe: Tensor, latent: Tensor, k_pe: Tensor, bounds: Tensor | None
+    self: Any, q: Tensor, q_pe: Tensor, latent: Tensor, k_pe: Tensor, bounds: Tensor | None
 ) -> Tensor:
     """Attend from `q`, `[B, H, 128]`, to `latent`, `[B, N, D]`; return `[B, 1, H, 128]`."""
     to_keys, to_values = self.kv_b_proj.weight.view(-1, 2, HEAD_DIM, latent.shape[-1]).unbind(
@@ -114,7 +114,7 @@ def make_forward(choices: Choices) -> Forward:
     attention = attend_latent if choices.attention else attend_latent_as_before
 
     def forward(
-        self: nn.Module,
+        self: Any,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -143,15 +143,13 @@ def make_forward(choices: Choices) -> Forward:
 # -- experts ----------------------------------------------------------------------------------------
 
 
-def route(self: nn.Module, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     logits = functional.linear(hidden_states.view(-1, self.hidden_dim).float(), self.weight.float())
     weights, ids = operators.moe_route(logits, self.top_k)
     return logits, weights if self.routed_scaling_factor == 1 else weights * self.routed_scaling_factor, ids
 
 
-def send_to_experts(
-    self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
-) -> Tensor:
+def send_to_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     return operators.moe_experts(hidden_states, self.gate_up_proj, self.down_proj, top_k_weights, top_k_index)
 
 
@@ -203,5 +201,6 @@ def _check(model: PreTrainedModel) -> None:
     for name, supported in sizes.items():
         if getattr(config, name) not in supported:
             raise Unsupported(
-                f"attention: {name} is {getattr(config, name)}; supported are {', '.join(map(str, supported))}"
+                f"attention: {name} is {getattr(config, name)}; "
+                f"supported are {', '.join(map(str, supported))}"
             )

@@ -27,22 +27,20 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
 
-def rotate(self: nn.Module, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def rotate(self: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Turn queries and keys; tables hold each angle twice."""
     del self
     half = cos.shape[-1] // 2
     return operators.rope(q, k, cos[..., :half], sin[..., :half], False)
 
 
-def rotate_as_before(
-    self: nn.Module, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
-) -> tuple[Tensor, Tensor]:
+def rotate_as_before(self: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     turned: tuple[Tensor, Tensor] = library_function(self, "apply_rotary_pos_emb")(q, k, cos, sin)
     return turned
 
 
 def attend(
-    self: nn.Module, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **_: Any
+    self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
     """Attend by kernels; return `[B, M, H, D]`."""
     bounds = as_bounds(attention_mask)
@@ -56,7 +54,7 @@ def make_forward(choices: Choices) -> Forward:
     attention = attend if choices.attention else attend_as_before
 
     def forward(
-        self: nn.Module,
+        self: Any,
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,

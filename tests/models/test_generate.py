@@ -5,11 +5,11 @@ import torch
 
 from models import generate as module
 from models.generate import DoesNotFit, Generation, NeedsGpu, PromptTooLong, generate
-from tests.models.conftest import no_reads_by_host, tiny_qwen2
+from tests.models.conftest import no_reads_by_host
 
 
 def prompt_of(batch: int = 2, length: int = 9) -> torch.Tensor:
-    return torch.randint(1, 128, (batch, length), generator=torch.Generator().manual_seed(1))
+    return torch.randint(1, 256, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
 def test_the_tokens_are_those_of_transformers(qwen2):
@@ -94,9 +94,8 @@ def test_what_eager_attention_writes_counts(qwen2):
         footprint.cache == 2 * 10 * 2 * (2 * 2 * 16) * 4
     )  # batch, places, layers, heads of k and v, float32
     assert footprint.weights == sum(each.numel() for each in qwen2.parameters()) * 4
-    eager = tiny_qwen2()
-    eager.set_attn_implementation("eager")
-    longer = Generation(eager, prompt_of(), new_tokens=1).footprint
+    qwen2.set_attn_implementation("eager")
+    longer = Generation(qwen2, prompt_of(), new_tokens=1).footprint
     assert longer.activations - footprint.activations == 2 * 9 * 9 * 4 * (4 + 4 + 4)
 
 

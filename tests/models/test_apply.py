@@ -1,0 +1,221 @@
+"""What `apply` replaces, gives back and refuses; no kernel runs here."""
+
+import copy
+import sys
+
+import pytest
+import torch
+
+from models import apply, build
+from models.errors import Unsupported
+from models.patch.common import replace_norms
+
+DENSE = {
+    "rms_norm": 5,
+    "add_rms_norm": 2,
+    "swiglu": 2,
+    "rope": 2,
+    "attention_prefill": 2,
+    "attention_decode": 2,
+}
+COUNTS = {
+    "tiny-qwen2": DENSE,
+    "tiny-llama": DENSE,
+    "tiny-qwen3": DENSE | {"rms_norm": 9},
+    "tiny-deepseek-v2": {
+        "rms_norm": 7,
+        "add_rms_norm": 2,
+        "rope": 2,
+        "mla_prefill": 2,
+        "mla_decode": 2,
+        # A dense layer, and the shared experts of the other.
+        "swiglu": 2,
+        "moe_route": 1,
+        "moe_experts": 1,
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "counts"), COUNTS.items())
+def test_every_operation_of_every_layer_is_replaced(name, counts, tiny):
+    with apply(tiny(name)) as replaced:
+        assert replaced.counts == counts
+
+
+def test_names_say_what_each_module_calls(tiny):
+    with apply(tiny("tiny-qwen2")) as replaced:
+        assert replaced.names["model.layers.1.mlp"] == ("swiglu",)
+        assert replaced.names["model.layers.0.self_attn"] == ("rope", "attention_prefill", "attention_decode")
+        assert replaced.names["model.norm"] == ("rms_norm",)
+
+
+def state_of(model):
+    return {name: dict(vars(module)) for name, module in model.named_modules()}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_restore_gives_everything_back(name, tiny):
+    model = tiny(name)
+    before, config = state_of(model), dict(vars(model.config))
+    replaced = apply(model)
+    assert state_of(model) != before
+    replaced.restore()
+    replaced.restore()
+    assert state_of(model) == before
+    assert vars(model.config) == config
+
+
+def test_a_context_restores_after_an_error(tiny):
+    model = tiny("tiny-qwen2")
+    before = state_of(model)
+    with pytest.raises(ZeroDivisionError), apply(model):
+        raise ZeroDivisionError
+    assert state_of(model) == before
+
+
+def test_another_model_with_the_same_configuration_keeps_its_operations(tiny):
+    model = tiny("tiny-qwen2")
+    other = type(model)(model.config)
+    before = state_of(other)
+    with apply(model):
+        assert state_of(other) == before
+        assert other.config._attn_implementation == "sdpa"
+        assert model.model.layers[0].self_attn.config._attn_implementation == "cutile"
+
+
+@pytest.mark.parametrize(
+    ("kept", "operators"),
+    [
+        ("rope", {"rope"}),
+        ("rms_norm", {"rms_norm", "add_rms_norm"}),
+        ("swiglu", {"swiglu"}),
+        ("attention", {"mla_prefill", "mla_decode"}),
+        ("moe", {"moe_route", "moe_experts"}),
+    ],
+)
+def test_an_operation_can_be_left_as_it_is(kept, operators, tiny):
+    model = tiny("tiny-deepseek-v2")
+    with apply(model) as replaced:
+        everything = set(replaced.counts)
+    with apply(model, **{kept: False}) as replaced:
+        assert set(replaced.counts) == everything - operators
+        assert (model.config._attn_implementation == "cutile") == (kept != "attention")
+
+
+# -- refused ----------------------------------------------------------------------------------------
+
+
+def refuse(model, message, **choices):
+    before = state_of(model)
+    with pytest.raises(Unsupported, match=message):
+        apply(model, **choices)
+    assert state_of(model) == before
+
+
+def test_another_version_of_transformers(monkeypatch, tiny):
+    monkeypatch.setattr(sys.modules["models.apply"], "TESTED_VERSIONS", ("4.57.0",))
+    refuse(tiny("tiny-qwen2"), r"tested with transformers 4\.57\.0, and this is 5\.17\.0")
+
+
+def test_another_architecture():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))
+    refuse(
+        model.eval(),
+        r"gpt2\.modeling_gpt2\.GPT2LMHeadModel is not supported; supported are .*LlamaForCausalLM",
+    )
+
+
+def test_a_class_of_the_same_name_from_elsewhere(tiny):
+    model = tiny("tiny-qwen2")
+    remote = copy.copy(model)
+    remote.__class__ = type("Qwen2ForCausalLM", (type(model),), {"__module__": "transformers_modules.remote"})
+    refuse(remote, r"transformers_modules\.remote\.Qwen2ForCausalLM is not supported")
+
+
+def test_quantised_weights():
+    model = build("tiny-llama")
+    model.config.quantization_config = {"quant_method": "bitsandbytes"}
+    refuse(model, "quantised weights are not supported .method bitsandbytes.")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_another_dtype(dtype):
+    model = build("tiny-llama").to(dtype)
+    refuse(model, f"embed_tokens.weight has dtype {dtype}; supported are float16 and bfloat16")
+
+
+def test_weights_of_two_dtypes():
+    model = build("tiny-llama")
+    model.model.layers[1].mlp.half()
+    refuse(
+        model, r"model\.layers\.1\.mlp\.gate_proj\.weight is torch\.float16 on cpu, but model\.embed_tokens"
+    )
+
+
+def test_a_model_in_training():
+    refuse(build("tiny-llama").train(), r"training mode, .*model\.eval")
+
+
+def test_a_model_that_has_kernels_already(tiny):
+    model = tiny("tiny-qwen2")
+    with apply(model, attention=False):
+        refuse(model, "were replaced before")
+
+
+def changed(name, **fields):
+    from transformers import AutoModelForCausalLM
+
+    from models.weights import CONFIGS, make_config
+
+    config = make_config(name)
+    for field, value in fields.items():
+        assert field in CONFIGS[name] or hasattr(config, field)
+        setattr(config, field, value)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def test_heads_of_other_dimensions():
+    refuse(
+        changed("tiny-qwen3", head_dim=32),
+        r"layers\.0\.self_attn have 32 dimensions; supported are 64, 128, 256",
+    )
+
+
+def test_a_sliding_window():
+    model = changed("tiny-qwen2", sliding_window=8, layer_types=["full_attention", "sliding_attention"])
+    refuse(model, r"layers\.1\.self_attn has a sliding window, of 8 tokens")
+    apply(model, attention=False).restore()
+
+
+def test_another_activation():
+    refuse(changed("tiny-llama", hidden_act="gelu"), "swiglu: the model's activation is 'gelu'")
+    refuse(
+        changed("tiny-deepseek-v2", hidden_act="gelu"), "moe: the model's activation is 'gelu'", swiglu=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "supported"),
+    [
+        ("kv_lora_rank", 64, "128, 256, 512"),
+        ("v_head_dim", 64, "128"),
+        ("qk_nope_head_dim", 64, "128"),
+    ],
+)
+def test_latent_attention_of_other_sizes(field, value, supported):
+    refuse(changed("tiny-deepseek-v2", **{field: value}), f"{field} is {value}; supported are {supported}")
+
+
+def test_experts_chosen_by_groups():
+    model = changed("tiny-deepseek-v2", topk_method="group_limited_greedy")
+    refuse(model, "experts are chosen by 'group_limited_greedy'; only greedy is supported")
+
+
+def test_rows_too_long_for_the_norm():
+    class WideRMSNorm(torch.nn.Module):
+        weight = torch.ones(16385)
+
+    with pytest.raises(Unsupported, match="norm normalises rows of 16385; at most 16384 are supported"):
+        list(replace_norms({"norm": WideRMSNorm()}))

@@ -1,0 +1,67 @@
+"""Models by name, their configurations and random weights."""
+
+import pytest
+import torch
+
+from models import build
+from models.weights import CONFIGS, make_config
+
+TINY = [name for name in CONFIGS if name.startswith("tiny")]
+REAL_SIZES = {  # billions of parameters, as the models' cards say
+    "qwen2-7b": 7.6,
+    "deepseek-v2-lite": 15.7,
+    "llama-3.1-8b": 8.0,
+    "qwen3-8b": 8.2,
+}
+
+
+@pytest.mark.parametrize(("name", "billions"), REAL_SIZES.items())
+def test_a_real_model_has_as_many_parameters_as_its_card_says(name, billions):
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(make_config(name))
+    assert sum(weights.numel() for weights in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.05)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_activations_and_logits_keep_their_scale(name, tiny):
+    model = tiny(name)
+    tokens = torch.randint(0, model.config.vocab_size, (2, 24))
+    result = model(tokens, output_hidden_states=True)
+    for hidden in result.hidden_states:
+        assert 0.7 < hidden.float().std() < 1.5
+    assert 1.5 < result.logits.float().std() < 2.5
+
+
+def test_routing_uses_all_experts_and_is_not_flat(tiny):
+    model = tiny("tiny-deepseek-v2")
+    chosen = []
+    gate = model.model.layers[1].mlp.gate
+    handle = gate.register_forward_hook(lambda _module, _args, output: chosen.append(output))
+    model(torch.randint(0, model.config.vocab_size, (2, 64)))
+    handle.remove()
+    (_, weights, ids) = chosen[0]
+    assert len(ids.unique()) == model.config.n_routed_experts
+    assert 0.4 < weights.sum(1).mean() < 0.95  # two of eight: 0.25 if all were alike
+
+
+def test_weights_depend_on_the_seed_alone():
+    one, same, other = (build("tiny-llama", seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_real_weights_are_loaded(tmp_path):
+    saved = build("tiny-qwen3", seed=3)
+    saved.save_pretrained(tmp_path)
+    loaded = build("tiny-qwen3", weights=str(tmp_path))
+    assert torch.equal(loaded.lm_head.weight, saved.lm_head.weight)
+    assert not loaded.training
+    with pytest.raises(ValueError, match="is of the architecture qwen3, but qwen2-7b is qwen2"):
+        build("qwen2-7b", weights=str(tmp_path))
+
+
+def test_unknown_models_are_refused_with_those_that_are_known():
+    with pytest.raises(ValueError, match="unknown model 'qwen'; known are qwen2-7b, deepseek-v2-lite"):
+        build("qwen")
