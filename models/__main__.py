@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from models import tables
 from models.bench import run_bench
-from models.clock import Clock, GpuClock, HostClock
+from models.clock import GpuClock, HostClock
 from models.contenders import contenders
-from models.generate import NeedsGpu
 from models.records import Record, Shape
 from models.weights import CONFIGS, build
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import gpu_slug
+from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.runs import positive
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -29,6 +32,7 @@ PRESETS = {
 }
 TINY = Shape(batch=2, prompt=16, new_tokens=4)
 QUICK_PROMPT = 512
+INTERPRETED_ARCH = "sm_90"
 ROUNDS, QUICK_ROUNDS = 3, 2
 
 
@@ -72,15 +76,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def bench(options: argparse.Namespace, *, clock: Clock | None = None) -> int:
-    """Run `python -m models bench`; `clock` replaces that of the device."""
+def bench(options: argparse.Namespace) -> int:
+    """Run `python -m models bench`."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tiny = options.model.startswith("tiny-")
-    if device == "cpu" and not tiny:
+    has_gpu = torch.cuda.is_available()
+    if not has_gpu and not options.model.startswith("tiny-"):
         raise SystemExit(
-            f"{options.model} needs a GPU, and there is none. Without one, tiny models run: "
+            f"{options.model} needs a GPU, and there is none. Without one, tiny models run interpreted: "
             f"{', '.join(name for name in CONFIGS if name.startswith('tiny-'))}"
         )
     chosen = [
@@ -89,7 +92,7 @@ def bench(options: argparse.Namespace, *, clock: Clock | None = None) -> int:
         if (each.name in options.only if options.only else not (options.quick and each.slow_to_start))
     ]
     shape = shape_of(options)
-    gpu = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    gpu = torch.cuda.get_device_name() if has_gpu else "cpu"
     day = f"{gpu_slug(gpu).removeprefix('nvidia-')}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
     folder = options.output or RESULTS / day / options.model
     record = Record(
@@ -98,23 +101,22 @@ def bench(options: argparse.Namespace, *, clock: Clock | None = None) -> int:
         shape=shape,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         command=command_of(options),
-        environment=environment(device),
+        environment=environment(has_gpu=has_gpu),
     )
     print(f"{options.model}: {shape.batch} x {shape.prompt} tokens, {shape.new_tokens} new, into {folder}")
     try:
-        model = build(options.model, weights=options.weights, device=device)
-        run_bench(
-            model,
-            record,
-            chosen,
-            clock or (GpuClock() if device == "cuda" else HostClock()),
-            rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
-            profiled=not options.no_profile,
-            say=_print_now,
-            store=lambda record: tables.store(folder, record),
-        )
-    except NeedsGpu as error:
-        raise SystemExit(f"{error}") from error
+        with nullcontext() if has_gpu else interpret(INTERPRETED_ARCH):
+            run_bench(
+                build(options.model, weights=options.weights, device="cuda"),
+                record,
+                chosen,
+                GpuClock() if has_gpu else HostClock(),
+                rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
+                graphs=has_gpu,
+                profiled=has_gpu and not options.no_profile,
+                say=_print_now,
+                store=lambda record: tables.store(folder, record),
+            )
     finally:
         if record.measured:
             report(record, folder, coverage=options.coverage)
@@ -158,21 +160,16 @@ def command_of(options: argparse.Namespace) -> str:
     return " ".join(["python -m models bench", options.model, *words, *flags])
 
 
-def environment(device: str) -> dict[str, str]:
+def environment(*, has_gpu: bool) -> dict[str, str]:
     """Return what the figures depend on: GPU, driver, compiler, and libraries."""
-    import importlib.metadata
-
-    import torch
-
-    if device == "cuda":
+    if has_gpu:
         from pytest_cutile.gpu.nvml import find_gpu
         from pytest_cutile.speed.measure.timer import CudaGraphTimer
-        from tools.gpu_runs.measure import environment_of
 
         found = environment_of(CudaGraphTimer(find_gpu()))
     else:
-        found = {"gpu": "none", "torch": importlib.metadata.version("torch")}
-    return {**found, "transformers": importlib.metadata.version("transformers")}
+        found = {"gpu": f"none, interpreted for {INTERPRETED_ARCH}", "torch": metadata.version("torch")}
+    return {**found, "transformers": metadata.version("transformers")}
 
 
 def _names(text: str) -> list[str]:

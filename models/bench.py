@@ -58,6 +58,7 @@ def run_bench(
     *,
     prompt: torch.Tensor | None = None,
     rounds: int = 3,
+    graphs: bool = True,
     profiled: bool = True,
     say: Say = print,
     store: Store = lambda _: None,
@@ -71,6 +72,7 @@ def run_bench(
         clock: Of the model's device.
         prompt: `[batch, prompt]` int64; by default random tokens.
         rounds: Generations of each contender that count.
+        graphs: Whether decode steps are captured into CUDA graphs as well; only on a GPU.
         profiled: Whether kernels are counted as well, after all rounds.
         say: Prints a line.
         store: Keeps the record, called after every step.
@@ -80,7 +82,7 @@ def run_bench(
     running: list[_Running] = []
     for contender in contenders:
         cache = running[0].generation.cache if running else None
-        made = _prepare(model, record, contender, prompt, clock, cache)
+        made = _prepare(model, record, contender, prompt, clock, cache=cache, graphs=graphs)
         if made is not None:
             running.append(made)
             record.rows += made.rows
@@ -108,7 +110,9 @@ def _prepare(
     contender: Contender,
     prompt: torch.Tensor,
     clock: Clock,
+    *,
     cache: StaticCache | None,
+    graphs: bool,
 ) -> _Running | None:
     """Run a contender once: kernels compile, and the graph is captured. Return None if it cannot run."""
     begun = time.monotonic()
@@ -125,7 +129,7 @@ def _prepare(
             logits = generation.prefill()
             generation.step()
             generation.rewind()
-            graph = _capture(record, contender, generation)
+            graph = _capture(record, contender, generation) if graphs else ()
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
         record.missing[contender.name] = describe(error)
         _free_memory()
@@ -138,8 +142,6 @@ def _prepare(
 
 def _capture(record: Record, contender: Contender, generation: Generation) -> tuple[Mode, ...]:
     """Capture a decode step; return the mode that this adds, if it can be done."""
-    if generation.prompt.device.type == "cpu":
-        return ()
     try:
         generation.capture()
     except RuntimeError as error:

@@ -83,13 +83,10 @@ def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[s
 
 
 def profile(work: Callable[[], object]) -> list[KernelRun]:
-    """Run `work` under torch's profiler; return what the GPU executed. On a CPU that is nothing."""
+    """Run `work` under torch's profiler; return what the GPU executed."""
     import torch
     from torch.autograd import DeviceType
 
-    if not torch.cuda.is_available():
-        work()
-        return []
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
         work()

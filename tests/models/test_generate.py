@@ -91,7 +91,7 @@ def test_running_out_of_memory_says_what_would_fit(qwen2, monkeypatch):
 def test_what_eager_attention_writes_counts(qwen2):
     footprint = Generation(qwen2, prompt_of(), new_tokens=1).footprint
     assert (
-        footprint.cache == 2 * 10 * 2 * (2 * 2 * 16) * 4
+        footprint.cache == 2 * 10 * 2 * (2 * 2 * 64) * 4
     )  # batch, places, layers, heads of k and v, float32
     assert footprint.weights == sum(each.numel() for each in qwen2.parameters()) * 4
     qwen2.set_attn_implementation("eager")
