@@ -27,8 +27,10 @@ Of tiny-qwen2 and tiny-deepseek-v2 with 30 seeds each, SDPA and eager attention 
 one another over 32 positions of a prefill, and 2.3 times over 4 decoded ones. Scores scaled by 1.1 in one of
 two layers make at least 4.0 times the larger of both in the prefill (20 seeds each; on a CPU, 2026-11-25)."""
 QUANTILE = 2 / 3
-"""Position whose divergence counts, in the order of divergences: where two experts are nearly as good, rounding
-chooses the other one at a few positions, and all following logits differ. A fault is at most positions."""
+"""Position whose divergence counts, in the order of divergences. Where two experts are nearly as good,
+rounding chooses the other one: a few positions then differ by far more. A fault is at most positions."""
+SHORT = 64
+"""Tokens over which the parts of a wrong model are compared."""
 POSITIONS = 256
 """Last tokens of a prompt whose logits are compared."""
 HONEST = ("sdpa", "eager")
@@ -81,7 +83,7 @@ def forced_logits(model: PreTrainedModel, tokens: torch.Tensor, *, decoded: int)
 
 @contextmanager
 def in_float32(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Run a model in float32: each module's parameters are upcast while it runs, so no second model is kept."""
+    """Run a model in float32: each module's parameters are upcast while it runs, without a second model."""
     owners = [module for module in model.modules() if module._parameters]  # noqa: SLF001 - for the swap
     hooks = [owner.register_forward_pre_hook(_Upcast()) for owner in owners]
     hooks += [owner.register_forward_hook(_restore) for owner in owners]
@@ -105,6 +107,21 @@ class _Upcast:
 
 def _restore(module: nn.Module, *_: Any) -> None:
     module._parameters.update(module.__dict__.pop("_kept_parameters", {}))  # noqa: SLF001
+
+
+def _where(model: PreTrainedModel, tokens: torch.Tensor, *, decoded: int, active: Active) -> str:
+    """Return which part of a patched model is the first that differs from float64."""
+    from models.check import check_layers, first_wrong, record
+
+    short = tokens[:, -(min(tokens.shape[1], SHORT)) :]
+    with active(model) as patched, record(patched) as calls:
+        forced_logits(patched, short, decoded=decoded)
+    with pytorch(model, experts=EXPERTS):
+        wrong = first_wrong(check_layers(model, calls))
+    if wrong is None:
+        return f"no layer differs from float64 over {short.shape[1]} tokens"
+    phase = "the prefill" if wrong.step == 0 else f"decode step {wrong.step}"
+    return f"the first wrong part is {wrong.name}, in {phase}: {(wrong.problem or '').partition(chr(10))[0]}"
 
 
 def divergence(right: torch.Tensor, logits: torch.Tensor) -> Divergence:
@@ -150,7 +167,8 @@ def verify(model: PreTrainedModel, tokens: torch.Tensor, *, decoded: int, active
         )
         if not own.kl <= allowed:  # NaN is wrong
             raise AssertionError(
-                f"the patched model's logits differ by more than rounding from the model in float32: {text}"
+                f"the patched model's logits differ by more than rounding from the model in float32: {text}; "
+                f"{_where(model, tokens, decoded=decoded, active=active)}"
             )
         told.append(text)
     return "; ".join(told)

@@ -43,7 +43,11 @@ def contenders() -> list[Contender]:
         Contender(name="naive", title="PyTorch, eager attention", active=partial(pytorch, attention="eager")),
         Contender(name=REFERENCE, title="PyTorch, SDPA", active=pytorch),
         Contender(
-            name="compiled", title="torch.compile, SDPA", active=pytorch, compiled=True, slow_to_start=True
+            name="compiled",
+            title="torch.compile of the step",
+            active=pytorch,
+            compiled=True,
+            slow_to_start=True,
         ),
         Contender(name="tilegym", title="TileGym", active=TileGym()),
         Contender(name=OURS, title="pytest-cutile's kernels", active=ours),
@@ -56,14 +60,15 @@ def pytorch(
 ) -> Iterator[PreTrainedModel]:
     """Yield a model with transformers' implementations of these names; by default, of its own experts."""
     config: Any = model.config
-    before = config._attn_implementation, config._experts_implementation
+    attention_before = config._attn_implementation  # noqa: SLF001 - there are no public names
+    experts_before = config._experts_implementation  # noqa: SLF001
     model.set_attn_implementation(attention)
-    config._experts_implementation = experts or before[1]
+    config._experts_implementation = experts or experts_before  # noqa: SLF001
     try:
         yield model
     finally:
-        model.set_attn_implementation(before[0])
-        config._experts_implementation = before[1]
+        model.set_attn_implementation(attention_before)
+        config._experts_implementation = experts_before  # noqa: SLF001
 
 
 @contextmanager

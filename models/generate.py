@@ -86,7 +86,7 @@ class Generation:
         self.cache = cache or StaticCache(config=model.config, max_cache_len=capacity)
         self.tokens = torch.zeros(batch, new_tokens, dtype=torch.int64, device=prompt.device)
         self.logits: torch.Tensor
-        self._forward: Callable[..., Any] = torch.compile(model.forward) if compiled else model.forward
+        self._forward: Callable[..., Any] = torch.compile(model.forward) if compiled else model
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
         self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
         self._graph: Any = None

@@ -101,7 +101,7 @@ def breakdowns(record: Record) -> dict[str, Breakdown]:
     """Return what was profiled by title: one prefill, or one decode step."""
     found = {}
     for row in record.measured:
-        if row.prefill is not None and row.mode is Mode.EAGER:
+        if row.prefill is not None:
             found[f"{row.title}: prefill"] = row.prefill
         if row.decode is not None:
             found[f"{row.title}: one decode step, {row.mode.value}"] = row.decode

@@ -487,7 +487,7 @@ def test_an_operator_that_the_baseline_would_register_again_stays_todays(project
 
 
 def test_a_module_that_cannot_be_asked_for_anything_does_not_matter(paired):
-    """As transformers' aliases, which import what they stand for, and that needs packages that are not there."""
+    """As transformers' aliases, which import what they stand for: that may need other packages."""
     paired.conftest(
         """
         import sys
