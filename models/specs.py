@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
+
+pytest.importorskip("transformers", reason="pip install 'pytest-cutile[models]'")
+
 from transformers import DynamicCache
 
 from models import agreement

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,18 +52,29 @@ class KernelLocation:
         return ".".join([self.name, *parts])
 
 
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Return the spec of a module; its packages are not imported, which may take seconds."""
+    package, *inner = name.split(".")
+    spec = importlib.util.find_spec(package)
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec
+
+
 def locate(name: str, rootpath: Path) -> KernelLocation:
-    """Find a module or package that declares kernels, without importing the module itself."""
+    """Find a module or package that declares kernels, without importing it."""
     try:
-        spec = importlib.util.find_spec(name)
+        spec = _find_spec(name)
         if spec is None:
             # Projects that are not installed are run from their root: look there, as `python -m` does.
             sys.path.insert(0, str(rootpath))
             importlib.invalidate_caches()
-            spec = importlib.util.find_spec(name)
+            spec = _find_spec(name)
             if spec is None:
                 sys.path.remove(str(rootpath))
-    except Exception as error:  # a parent package is imported, and may raise anything
+    except Exception as error:  # a finder of somebody else's may raise anything
         raise pytest.UsageError(
             f"ini option cutile_kernels: {name!r}: {type(error).__name__}: {error}"
         ) from error

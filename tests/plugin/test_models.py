@@ -83,3 +83,13 @@ def test_an_unchanged_model_is_measured_all_the_same(model):
     model.times(50.0)
     result = model.run()
     result.assert_outcomes(passed=2, failed=1)
+
+
+def test_packages_of_listed_modules_are_not_imported_to_find_them(model):
+    """They may be slow to import, as those of language models, and other kernels are run."""
+    (model.path / "slow").mkdir()
+    (model.path / "slow" / "__init__.py").write_text("raise ImportError('not installed')")
+    (model.path / "slow" / "specs.py").write_text(MODEL.replace('name="model"', 'name="other"'))
+    model.pytester.makeini("[pytest]\ncutile_kernels =\n  mykernels\n  slow.specs\nfilterwarnings = error\n")
+    model.run("mykernels").assert_outcomes(passed=3)
+    model.run("slow").stdout.fnmatch_lines(["*not installed*"])
