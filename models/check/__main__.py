@@ -132,7 +132,7 @@ class Report:
 
     def replay(self, model: Any, tokens: torch.Tensor) -> bool:
         """Capture a step of decoding in a CUDA graph; return whether replays give what eager steps give."""
-        prompt, steps = self.options.prompt, 4
+        prompt, steps = self.options.prompt, min(4, self.options.steps)
 
         @torch.no_grad()
         def after_prefill(run: Callable[[Any, torch.Tensor], list[torch.Tensor]]) -> list[torch.Tensor]:
