@@ -21,6 +21,7 @@ from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import gpu_slug
 from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.runs import positive
+from tools.gpu_runs.tables import aligned
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PRESETS = {
@@ -129,7 +130,7 @@ def report(record: Record, folder: Path, *, coverage: bool) -> None:
     for name, why in record.missing.items():
         print(f"not measured: {name}: {why}")
     for title, breakdown in tables.breakdowns(record).items():
-        shown = tables.aligned(tables.KERNEL_TITLES, tables.kernel_cells(breakdown))
+        shown = aligned(tables.KERNEL_TITLES, tables.kernel_cells(breakdown))
         print(f"\n{title}\n{shown}")
     print("\n".join(["", *(tables.coverage_lines(record) if coverage else ()), tables.goal_line(record)]))
     print("\n".join(["wrote", *(f"  {file}" for file in tables.write_pages(folder, record))]))

@@ -85,7 +85,6 @@ def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[s
 def profile(work: Callable[[], object]) -> list[KernelRun]:
     """Run `work` under torch's profiler; return what the GPU executed."""
     import torch
-    from torch.autograd import DeviceType
 
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
@@ -94,7 +93,7 @@ def profile(work: Callable[[], object]) -> list[KernelRun]:
     return [
         KernelRun(event.name, event.time_range.elapsed_us())
         for event in profiled.events()
-        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
     ]
 
 

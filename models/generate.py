@@ -163,6 +163,7 @@ class Generation:
 
     def rewind(self) -> None:
         """Go back to the first new token, as after `prefill`; nothing waits for the GPU."""
+        layer: Any  # its type is that of all kinds of layers
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(self.prompt.shape[1])
         self._place.fill_(1)
@@ -187,6 +188,8 @@ class Generation:
 
 def copy_cache(filled: DynamicCache, cache: StaticCache) -> None:
     """Copy what a dynamic cache holds into the first places of a static one."""
+    layer: Any  # their types are those of all kinds of layers
+    source: Any
     for layer, source in zip(cache.layers, filled.layers, strict=True):
         if not layer.is_initialized:
             layer.lazy_initialization(source.keys, source.values)
