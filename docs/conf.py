@@ -18,6 +18,8 @@ include_patterns = ["docs/**", "research/README.md", "research/reports/*", "exam
 include_patterns += [
     "studies/README.md",
     "studies/*/README.md",
+    "models/README.md",
+    "models/results/**/*.md",
     "studies/results/**/*.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",

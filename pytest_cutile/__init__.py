@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_cutile.correctness.report import CheckReport
     from pytest_cutile.platforms.lookup import nearest_architecture
     from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
-    from pytest_cutile.spec import Case, CheckOptions, KernelSpec, SpecError, Work
+    from pytest_cutile.spec import Case, CheckOptions, KernelSpec, ModelSpec, SpecError, Work
     from pytest_cutile.speed.measure.timing import (
         Block,
         Device,
@@ -35,6 +35,7 @@ __all__ = [
     "KernelSpec",
     "MakeTensor",
     "Measurement",
+    "ModelSpec",
     "Perf",
     "ReferenceWorkload",
     "Regime",
@@ -56,7 +57,7 @@ _MODULES = {
     "pytest_cutile.pytest_parts.fixtures": ("CheckKernel", "Perf"),
     "pytest_cutile.tensors.seeded": ("MakeTensor",),
     "pytest_cutile.platforms.lookup": ("nearest_architecture",),
-    "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "SpecError", "Work"),
+    "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "ModelSpec", "SpecError", "Work"),
     "pytest_cutile.speed.measure.timing": (
         *("Block", "Device", "Measurement", "ReferenceWorkload", "Regime", "Skipped", "Sustained"),
         *("Timer", "TimingError", "TooLong"),

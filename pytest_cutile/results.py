@@ -292,6 +292,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Floating-point operations per launch."""
     bytes: float = 0.0
     """Bytes per launch: each input read once, each output written once."""
+    tokens: float = 0.0
+    """Tokens per launch."""
     dtype: str = ""
     """Dtype of the multiplied operands, which chooses the limit."""
     blocks: tuple[SampleBlock, ...] = ()
@@ -317,11 +319,11 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     sustained_us_per_launch: float | None = None
     """Time per launch, launch after launch; None where power cannot limit it."""
     rate: float | None = None
-    """TFLOPS or GB/s, as `unit` says."""
+    """TFLOPS, GB/s or tokens/s, as `unit` says."""
     unit: str = ""
     """Unit of `rate`."""
     share_of_limit: float | None = None
-    """Share of the chip's limit in that unit."""
+    """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None
     """The samples behind these figures."""
 

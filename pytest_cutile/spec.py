@@ -56,17 +56,20 @@ Axes: TypeAlias = Mapping[str, Sequence[str | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one launch has to do, whatever the implementation: the numerators of TFLOPS and GB/s."""
+    """What one launch has to do, whatever the implementation: the numerators of TFLOPS, GB/s and tokens/s."""
 
     flops: float = 0.0
     """Floating-point operations per launch (a multiply-add counts two); 0 for a memory-bound kernel."""
     bytes: float = 0.0
     """Bytes per launch: each input read once, each output written once."""
+    tokens: float = 0.0
+    """Tokens of a language model that one launch takes in or generates; 0 for a kernel. A speed is then shown
+    in tokens/s."""
     dtype: str | None = None
     """Dtype of the multiplied operands ("float16", "tfloat32", "float8_e4m3fn"): it chooses the peak rate."""
 
     def __post_init__(self) -> None:
-        for name in ("flops", "bytes"):
+        for name in ("flops", "bytes", "tokens"):
             value = getattr(self, name)
             if not _is_count(value):
                 raise SpecError(f"Work: {name} must be a finite count, got {value!r:.40}")
@@ -76,6 +79,12 @@ class Work:
             if dtype not in DTYPES:
                 raise SpecError(f"Work: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
             object.__setattr__(self, "dtype", dtype)
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """What is counted, by the unit of its rate per second: {"TFLOPS": 0.137}."""
+        amounts = {"tokens/s": self.tokens, "TFLOPS": self.flops * 1e-12, "GB/s": self.bytes * 1e-9}
+        return {unit: amount for unit, amount in amounts.items() if amount}
 
 
 def _is_count(value: object) -> bool:
@@ -478,3 +487,25 @@ class KernelSpec:
     def work_of(self, case: Case) -> Work:
         """Return what one launch of `case` does; an empty `Work` when the spec does not say."""
         return self.work(**case.params) if self.work is not None else Work()
+
+
+def _no_reference(*_: Any, **__: Any) -> Any:
+    raise SpecError("a ModelSpec has no reference: `verify` compares")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(KernelSpec):
+    """A program of many kernels, such as a language model: gated as a whole, under `correct` and `speed`.
+
+    Its kernels are compiled, and compared with their static baselines, by specs of their own. What a launch
+    of it compiles is not known beforehand: every run measures it.
+    """
+
+    reference: Callable[..., Any] = _no_reference
+    verify: Callable[..., str]
+    """Takes what `inputs` makes, runs the program, and compares with what is right: returns in words what was
+    compared and allowed, and raises AssertionError where the program is wrong."""
+
+    @property
+    def defined_inputs(self) -> tuple[str, ...]:
+        return tuple(self.special_inputs)

@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import Entry, Published, SpeedBaselines
 from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, SPECIFICATIONS
 from pytest_cutile.baselines.store import BaselineStore
-from research.published_figures import FMHA_B300, FMHA_GB10, LADDER_GB10, MARGIN, Figure, fmha_work
+from research.published_figures import (
+    FMHA_B300,
+    FMHA_GB10,
+    GENERATIONS,
+    LADDER_GB10,
+    MARGIN,
+    Figure,
+    Generation,
+    fmha_work,
+)
 
 _TABLES = (
     (GB10, FMHA_GB10, "sample output of bench_fused_attention.py"),
@@ -31,6 +40,8 @@ def published_files() -> list[SpeedBaselines]:
     entries: dict[str, dict[str, Entry]] = {}
     for gpu, figures, table in _TABLES:
         entries.setdefault(gpu, {}).update({figure.key: _entry(figure, table) for figure in figures})
+    for figure in GENERATIONS:
+        entries[figure.gpu][figure.key] = _generation_entry(figure)
     return [
         SpeedBaselines(arch=SPECIFICATIONS[gpu].arch, gpu=gpu, entries=found)
         for gpu, found in entries.items()
@@ -46,6 +57,19 @@ def _entry(figure: Figure, table: str) -> Entry:
             margin=MARGIN,
             source=f"{DOCUMENT}: {table}",
             printed=f"{printed}, counted as half of 4 x 4 x 32 x N x N x 128",
+            environment={"cuda": "13.1"},
+        )
+    )
+
+
+def _generation_entry(figure: Generation) -> Entry:
+    return Entry(
+        published=Published(
+            work=figure.work,
+            median_us=round(figure.time_us, 3),
+            margin=MARGIN,
+            source=f"{DOCUMENT}: end-to-end inference, {figure.title}",
+            printed=figure.printed,
             environment={"cuda": "13.1"},
         )
     )

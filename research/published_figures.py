@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.published import BATCH, HEAD_DIM, HEADS, fmha_key
+from pytest_cutile.baselines.published import B300, BATCH, GB10, HEAD_DIM, HEADS, fmha_key
 from pytest_cutile.spec import Work
 
 MARGIN = 0.10
@@ -85,3 +85,55 @@ LADDER_GB10 = (
     Figure(length=2048, tflops=81.1, latency_ms=1.69, kernel="fmha_06_approx_division"),
 )
 """Table "DGX Spark (sm_121)" of the performance results; each step keeps those before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Throughput of a whole generation: 16 prompts of unstated length, and 50 new tokens for each."""
+
+    gpu: str
+    """As NVML names it."""
+    title: str
+    """The document's name of the configuration."""
+    tokens_per_s: float
+    """As printed: all new tokens over the time of prefill and decoding."""
+    printed: str
+    """What the document prints."""
+    kernel: str = "qwen2-7b"
+    """What it is a baseline of, beside the declared cases of that model."""
+    model: str = "qwen2-7b"
+    """Key of `models.weights.CONFIGS`."""
+
+    @property
+    def key(self) -> str:
+        """The case's key in a file of baselines."""
+        return f"{self.kernel}[generate-{GENERATED_BATCH}x{GENERATED_TOKENS}]"
+
+    @property
+    def work(self) -> Work:
+        return Work(tokens=GENERATED_BATCH * GENERATED_TOKENS)
+
+    @property
+    def time_us(self) -> float:
+        """Time of the whole generation, in microseconds."""
+        return self.work.tokens / self.tokens_per_s * 1e6
+
+
+GENERATED_BATCH, GENERATED_TOKENS = 16, 50
+GENERATIONS = (
+    Generation(
+        gpu=GB10,
+        title="Qwen2-7B_naive_bfloat16",
+        tokens_per_s=15.66,
+        printed="15.66 tokens/s, 51.10 s, 51151.0 ms of CUDA time",
+        kernel="qwen2-7b_naive",
+    ),
+    Generation(
+        gpu=GB10,
+        title="Qwen2-7B_cutile_attn",
+        tokens_per_s=18.52,
+        printed="18.52 tokens/s, 43.20 s, 43079.7 ms of CUDA time",
+    ),
+    Generation(gpu=B300, title="cuTile", tokens_per_s=257.33, printed="257.33 tok/s"),
+)
+"""Sample results of the end-to-end inference on a DGX Spark, and the table that compares both platforms."""

@@ -160,7 +160,8 @@ def test_the_first_comparison_needs_no_measurement(capsys, published):
     text = capsys.readouterr().out
     assert "13.0x      13.7x" in text
     assert row(text, "memory bandwidth")[-1] == "29.3x"
-    assert row(text, "Qwen2-7B, throughput")[-3:] == ["18.52p", "257.33p", "13.9x"]
+    assert row(text, "qwen2-7b ")[-4:] == ["tokens/s", "18.52p", "257.3p", "13.9x"]
+    assert row(text, "Qwen2-7B, fmha_kernel, 28 calls")[-3:] == ["4185.9p", "337.9p", "12.4x"]
 
 
 def test_at_most_100_columns():

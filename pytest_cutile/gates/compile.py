@@ -13,7 +13,7 @@ from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.results import CompileResult, Result
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.spec import Case, KernelSpec, ModelSpec
 from pytest_cutile.verdicts import Reason, Verdict
 
 
@@ -28,6 +28,9 @@ class CompilingGate(Gate):
         """The first case that failed because something is not installed, by the error's message."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
+        """Return a task for each architecture; none for a model, whose kernels have specs of their own."""
+        if isinstance(spec, ModelSpec):
+            return
         for arch in self.session.target.architectures:
             yield Task(gate=self.name, spec=spec, case=case, arch=arch, module=module, suffix=arch)
 

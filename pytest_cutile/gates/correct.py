@@ -13,7 +13,7 @@ from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.declared import check_inputs, compiled_case
+from pytest_cutile.gates.declared import check_inputs, compiled_case, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
@@ -111,6 +111,8 @@ def make_inputs(
 
 def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) -> None:
     """Raise GateSkipped if the gate `compile` of this run fails, too: one failure reports it."""
+    if not is_compiled(task):
+        return
     case = compiled_case(session, task)
     if ("compile", *case.key) not in session.selected:
         return
@@ -219,7 +221,7 @@ def gate_correct(
 
 def _remarks(report: CheckReport) -> Iterator[str]:
     """Yield what is worth saying of a check that passed."""
-    if report.tolerance is not None:
+    if report.tolerance is not None or not report.reference_runs:
         yield report.bound
     for name in report.uncompared:
         yield f"{name} may change, and was compared with nothing"

@@ -6,11 +6,13 @@ What is asked of a git revision raises RevisionError if the revision, or the mod
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_cutile.compiler.compilations import CompileCase
+from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.base import Task
@@ -19,9 +21,14 @@ from pytest_cutile.input_names import NORMAL
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
-from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.spec import Case, KernelSpec, ModelSpec
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.tensors.seeded import MakeTensor
+
+
+def is_compiled(task: Task) -> bool:
+    """Say whether what a task launches can be compiled before it runs: not of a model."""
+    return not isinstance(task.spec, ModelSpec)
 
 
 def compiled_case(session: Session, task: Task) -> CompileCase:
@@ -96,6 +103,8 @@ def check_inputs(
     from pytest_cutile.correctness.check import run_check
 
     __tracebackhide__ = True
+    if isinstance(spec, ModelSpec):
+        return _verified(spec, inputs)
     call = call_of(spec.launch, inputs)
     if settings.sanitized:
         return only_launch(all_passes(call.function, grad=spec.grad), call.args, call.kwargs)
@@ -114,6 +123,23 @@ def check_inputs(
     )
 
 
+def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
+    """Let a model's own comparison judge it.
+
+    Raises:
+        KernelMismatch: it is wrong.
+    """
+    __tracebackhide__ = True
+    begun = time.monotonic()
+    try:
+        bound = call_of(spec.verify, inputs)()
+    except KernelMismatch:
+        raise
+    except AssertionError as error:
+        raise KernelMismatch(f"{error}") from error
+    return replace(_nothing_compared(), elements=1, bound=f"{bound}", seconds=time.monotonic() - begun)
+
+
 def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CheckReport:
     """Launch without guards and compare nothing, for compute-sanitizer to watch; return an empty report.
 
@@ -125,6 +151,10 @@ def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     fn(*args, **kwargs)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    return _nothing_compared()
+
+
+def _nothing_compared() -> CheckReport:
     return CheckReport(
         elements=0,
         worst_error=0.0,

@@ -26,6 +26,7 @@ from pytest_cutile.gates.declared import (
     compile_case,
     compiled_at,
     declared_at,
+    is_compiled,
     launcher_at,
     recorded_at,
 )
@@ -295,7 +296,7 @@ class SpeedGate(Gate):
         """Compile what will be fingerprinted, if there is a GPU to measure it on."""
         device = self.session.gpu.device
         if device is not None and self.session.requested is None:
-            here = [task for task in tasks if task.arch == device.arch]
+            here = [task for task in tasks if task.arch == device.arch and is_compiled(task)]
             self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
 
     def run(self, task: Task, test: RunningTest) -> None:
@@ -344,9 +345,9 @@ class SpeedGate(Gate):
             work=Work(),
             call=call,
             launcher_at=functools.partial(launcher_at, session, task),
-            fingerprint=fingerprint,
+            fingerprint=fingerprint if is_compiled(task) else None,
             source=source,
-            compiled_otherwise=compiled_otherwise,
+            compiled_otherwise=compiled_otherwise if is_compiled(task) else None,
             # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
             check=functools.partial(
                 check_task, session, task, test, sampled=not self._is_checked_by_gate(task)
@@ -357,7 +358,7 @@ class SpeedGate(Gate):
             self.suite,
             case,
             work=functools.partial(spec.work_of, task.case),
-            may_be_unmeasured=True,
+            may_be_unmeasured=is_compiled(task),
             is_sentinel=task.key in self._sentinels,
         )
         if outcome.measurement is not None:

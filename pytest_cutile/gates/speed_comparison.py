@@ -252,4 +252,5 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
 
 def _work(work: Work) -> str:
     dtype = f", {work.dtype}" if work.dtype else ""
-    return f"{work.flops:.6g} flops, {work.bytes:.6g} bytes{dtype}"
+    tokens = f", {work.tokens:.6g} tokens" if work.tokens else ""
+    return f"{work.flops:.6g} flops, {work.bytes:.6g} bytes{tokens}{dtype}"

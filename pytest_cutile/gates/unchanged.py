@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.gates.base import Task
-from pytest_cutile.gates.declared import compiled_case
+from pytest_cutile.gates.declared import compiled_case, is_compiled
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import shared_kernels
 from pytest_cutile.session import Session
@@ -23,7 +23,11 @@ def unchanged(session: Session, tasks: Mapping[str, Task], *, start_at: float = 
         BaselineError: the baselines cannot be used.
         RevisionError: a module of the revision to compare with cannot be imported.
     """
-    cases = {key: compiled_case(session, task) for key, task in tasks.items() if task.case.runs_on(task.arch)}
+    cases = {
+        key: compiled_case(session, task)
+        for key, task in tasks.items()
+        if task.case.runs_on(task.arch) and is_compiled(task)
+    }
     baselines = [case.base() for case in cases.values() if case.base is not None]
     wanted = [*cases.values(), *(case for case in baselines if case is not None)]
     first = int(len(wanted) * start_at)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import Session
-from pytest_cutile.spec import KernelSpec, SpecError
+from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
 
 CASES_AHEAD = 16
 """Cases that a worker of pytest-xdist compiles and reads together: the more, the later its first result."""
@@ -51,18 +52,29 @@ class KernelLocation:
         return ".".join([self.name, *parts])
 
 
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Return the spec of a module; its packages are not imported, which may take seconds."""
+    package, *inner = name.split(".")
+    spec = importlib.util.find_spec(package)
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec
+
+
 def locate(name: str, rootpath: Path) -> KernelLocation:
-    """Find a module or package that declares kernels, without importing the module itself."""
+    """Find a module or package that declares kernels, without importing it."""
     try:
-        spec = importlib.util.find_spec(name)
+        spec = _find_spec(name)
         if spec is None:
             # Projects that are not installed are run from their root: look there, as `python -m` does.
             sys.path.insert(0, str(rootpath))
             importlib.invalidate_caches()
-            spec = importlib.util.find_spec(name)
+            spec = _find_spec(name)
             if spec is None:
                 sys.path.remove(str(rootpath))
-    except Exception as error:  # a parent package is imported, and may raise anything
+    except Exception as error:  # a finder of somebody else's may raise anything
         raise pytest.UsageError(
             f"ini option cutile_kernels: {name!r}: {type(error).__name__}: {error}"
         ) from error
@@ -110,7 +122,7 @@ class KernelModule(pytest.Module):
                 for gate in self.run.gates.values():
                     tasks = gate.tasks(spec, case, self.module_name)
                     yield from (self._item(gate, task, label) for task in tasks)
-            if session.settings.search is not None:
+            if session.settings.search is not None and not isinstance(spec, ModelSpec):
                 name = f"search[{spec.name}]" if len(specs) > 1 else "search"
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
                 search.cutile, search.spec = session, spec

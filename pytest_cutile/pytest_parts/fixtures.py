@@ -156,6 +156,7 @@ class Perf:
         *args: Any,
         flops: float | None = None,
         bytes: float | None = None,  # noqa: A002 - the contract's name
+        tokens: float | None = None,
         dtype: str | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -167,6 +168,7 @@ class Perf:
             *args: Its arguments.
             flops: Floating-point operations per launch.
             bytes: Bytes per launch: each input read once, each output written once.
+            tokens: Tokens of a language model per launch: the speed is shown in tokens/s.
             dtype: Dtype of the multiplied operands, which chooses the peak rate ("float16").
             name: Tells several calls in one test apart; part of the baseline's key.
             **kwargs: Keyword arguments of `fn`.
@@ -176,7 +178,7 @@ class Perf:
             after fresh processes have confirmed that, when all other tests are done.
         """
         __tracebackhide__ = True
-        options = ("flops", "bytes", "dtype", "name")
+        options = ("flops", "bytes", "tokens", "dtype", "name")
         refuse_misspelled("perf", kwargs, options=options, taken=parameter_names(fn))
         label = name or ""
         if not label.isprintable():
@@ -189,8 +191,8 @@ class Perf:
         place = Place.of_call(sys._getframe(1), self.test_file, f", perf(name={label!r})" if label else "")  # noqa: SLF001
         self.places[label] = place
         try:
-            counts = {"flops": 0.0 if flops is None else flops, "bytes": 0.0 if bytes is None else bytes}
-            work = Work(**counts, dtype=dtype)
+            counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
+            work = Work(**{each: count for each, count in counts.items() if count is not None}, dtype=dtype)
         except SpecError as error:
             wrong = str(error).removeprefix("Work: ")
             raise GateFailed(f"perf(): {wrong}", pytrace=False) from None

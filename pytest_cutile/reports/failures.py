@@ -152,7 +152,7 @@ def _rate(measurement: Measurement, us: float | None) -> str:
         return ""
     share = measurement.share_of_limit
     of_limit = "" if share is None else f", {format_share(share * measurement.headline_us / us)}"
-    return f"{rate:.4g} {measurement.bound}{of_limit}"
+    return f"{rate:.4g} {measurement.unit}{of_limit}"
 
 
 def _measured_in(case: PendingCase, regime: Regime) -> Sequence[Measurement]:

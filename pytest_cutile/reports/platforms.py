@@ -37,8 +37,8 @@ class ComparedCase:
     kernel: str
     name: str
     metric: str
-    """TFLOPS if the case counts operations, else GB/s, or launches/s without work. The limit that a kernel
-    is nearest to may differ between the platforms; the metric may not."""
+    """tokens/s of a language model, TFLOPS if the case counts operations, else GB/s, or launches/s without
+    work. The limit that a kernel is nearest to may differ between the platforms; the metric may not."""
     dtype: str | None
     """Dtype of the multiplied operands."""
     rates: Sequence[float | None]
@@ -141,8 +141,7 @@ def _case(
     key: str, files: Sequence[SpeedBaselines], times: Sequence[float | None], first: int
 ) -> ComparedCase:
     work = work_of(files[first].entries[key])
-    metric = "TFLOPS" if work.flops else "GB/s" if work.bytes else "launches/s"
-    per_launch = {"TFLOPS": work.flops * 1e-12, "GB/s": work.bytes * 1e-9, "launches/s": 1.0}[metric]
+    metric, per_launch = next(iter(work.amounts.items()), ("launches/s", 1.0))
     if "::" in key.partition("[")[0]:
         kernel, name = names_of_test(key)
     else:
@@ -325,7 +324,9 @@ def _nvidias_figures(comparison: PlatformComparison) -> Iterator[Block]:
     ]
     for pair in QWEN2_7B:
         figures = [f"{pair.gb10:.5g}p", f"{pair.b300:.5g}p"][::turned]
-        rows.append(Row((f"Qwen2-7B, {pair.title}", pair.unit, *figures, format_ratio(pair.ratio**turned))))
+        calls = f", {pair.calls} calls" if pair.calls else ""
+        title = f"Qwen2-7B, {pair.title}{calls}"
+        rows.append(Row((title, "ms", *figures, format_ratio(pair.ratio**turned))))
     names = [comparison.names[place] for place in sorted(comparison.nvidias)]
     titles = [Column(title, right=True) for title in (*names, "ratio")]
     yield Table([Column("published"), Column("metric"), *titles], rows)

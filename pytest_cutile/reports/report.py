@@ -53,20 +53,22 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Floating-point operations per launch."""
     bytes: float = 0.0
     """Bytes per launch."""
+    tokens: float = 0.0
+    """Tokens per launch."""
     dtype: str = ""
     """Dtype of the multiplied operands."""
     rate: float | None = None
     """In `unit`."""
     unit: str = ""
-    """"TFLOPS" or "GB/s": the limit that the case is nearest to."""
+    """"TFLOPS" or "GB/s", the limit that the case is nearest to, or "tokens/s"."""
     share_of_limit: float | None = None
     change: float | None = None
     """Relative change against the baseline; +0.05 is 5 % slower."""
 
     def in_unit(self, unit: str) -> float | None:
-        """Return TFLOPS or GB/s; None where the work counts none."""
-        amount = self.flops * 1e-6 if unit == "TFLOPS" else self.bytes * 1e-3
-        return amount / self.us_per_launch if amount else None
+        """Return TFLOPS, GB/s or tokens/s; None where the work counts none."""
+        amount = Work(flops=self.flops, bytes=self.bytes, tokens=self.tokens).amounts.get(unit)
+        return amount / self.us_per_launch * 1e6 if amount else None
 
     @property
     def intensity(self) -> float | None:
@@ -366,6 +368,7 @@ def _measured_figures(result: Result) -> Figures | None:
         sustained_us_per_launch=result.sustained_us_per_launch,
         flops=measured.flops if measured is not None else 0.0,
         bytes=measured.bytes if measured is not None else 0.0,
+        tokens=measured.tokens if measured is not None else 0.0,
         dtype=measured.dtype if measured is not None else "",
         rate=result.rate,
         unit=result.unit,
@@ -408,23 +411,23 @@ def _gpu_history(key: str, baselines: SpeedBaselines) -> GpuHistory:
 
 def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained: float | None = None) -> Figures:
     platform = find_platform(gpu)
-    unit = bound_of(work, platform)
+    bound = bound_of(work, platform)
     limit = None
     if platform is not None:
         dtype = work.dtype or ""
-        limit = platform.tflops_limit(dtype) if unit == "TFLOPS" else platform.memory_bandwidth_gb_s
+        limit = platform.tflops_limit(dtype) if bound == "TFLOPS" else platform.memory_bandwidth_gb_s
     figures = Figures(
         origin=origin,
         us_per_launch=us,
         sustained_us_per_launch=sustained,
         **{**asdict(work), "dtype": work.dtype or ""},
     )
-    rate = figures.in_unit(unit)
+    unit = "tokens/s" if work.tokens else bound
+    rate, bounded = figures.in_unit(unit), figures.in_unit(bound)
     if rate is None:
         return figures
-    return msgspec.structs.replace(
-        figures, rate=rate, unit=unit, share_of_limit=rate / limit if limit else None
-    )
+    share = bounded / limit if bounded and limit else None
+    return msgspec.structs.replace(figures, rate=rate, unit=unit, share_of_limit=share)
 
 
 def identifier(*names: str) -> str:

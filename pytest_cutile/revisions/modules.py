@@ -411,7 +411,8 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _file(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
+    # Not by getattr: modules that are imported when they are first asked for anything stay as they are.
+    file = vars(module).get("__file__")
     return file if isinstance(file, str) else None
 
 
@@ -423,7 +424,7 @@ def _places(module: ModuleType) -> list[str]:
     if file is not None:
         return [file]
     try:
-        return [place for place in getattr(module, "__path__", []) if isinstance(place, str)]
+        return [place for place in vars(module).get("__path__", []) if isinstance(place, str)]
     except KeyError:  # a namespace package whose parent somebody removed from sys.modules
         return []
 

@@ -74,7 +74,7 @@ class SpeedOutcome:
                 "us_per_launch": measurement.headline_us,
                 "sustained_us_per_launch": measurement.sustained_us,
                 "rate": measurement.rate,
-                "unit": measurement.bound,
+                "unit": measurement.unit,
                 "share_of_limit": measurement.share_of_limit,
                 "change": judgement.change,
                 "measured": _measured(measurement),
@@ -93,6 +93,7 @@ def _measured(measurement: Measurement) -> Measured:
     return Measured(
         flops=measurement.work.flops,
         bytes=measurement.work.bytes,
+        tokens=measurement.work.tokens,
         dtype=measurement.work.dtype or "",
         blocks=tuple(
             SampleBlock(regime=regime, current_us=block.current_us, baseline_us=block.baseline_us)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.baselines.entries import SpeedBaselines
+from pytest_cutile.baselines.entries import Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, speed_path
 from pytest_cutile.baselines.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.platforms.lookup import find_platform
@@ -19,6 +19,7 @@ from research.published_figures import (
 from tests.baselines.examples import baselines, entry
 
 ROOT = Path(__file__).parents[2]
+GENERATION, NAIVE = "qwen2-7b[generate-16x50]", "qwen2-7b_naive[generate-16x50]"
 FILES = {file.gpu: file for file in published_files()}
 
 
@@ -26,6 +27,12 @@ def committed(gpu: str) -> SpeedBaselines:
     file = read_speed(speed_path(ROOT / "baselines", FILES[gpu].arch, gpu))
     assert file is not None
     return file
+
+
+def published(gpu: str, key: str) -> Published:
+    figure = FILES[gpu].entries[key].published
+    assert figure is not None
+    return figure
 
 
 @pytest.mark.parametrize("gpu", FILES)
@@ -87,8 +94,17 @@ def test_the_margin_is_twice_what_the_document_disagrees_with_itself():
 
 
 def test_the_printed_speedups_follow_from_the_figures():
-    printed = [13.9, 14.6, 12.4, 10.9, 20.5, 21.4, 21.3]
+    printed = [14.6, 12.4, 10.9, 20.5, 21.4, 21.3]
     assert [round(pair.ratio, 1) for pair in QWEN2_7B] == printed
+    spark, b300 = (published(gpu, GENERATION).median_us for gpu in (GB10, B300))
+    assert round(spark / b300, 1) == 13.9
+
+
+def test_a_generations_time_is_the_printed_one():
+    # 800 tokens over the printed seconds are the printed tokens/s.
+    figures = [published(GB10, key) for key in (GENERATION, NAIVE)]
+    assert [round(figure.median_us / 1e6, 1) for figure in figures] == [43.2, 51.1]
+    assert all(figure.work.amounts == {"tokens/s": 800} for figure in figures)
 
 
 def test_platforms_are_in_the_table_of_limits():

@@ -484,3 +484,25 @@ def test_an_operator_that_the_baseline_would_register_again_stays_todays(project
     result.assert_outcomes(failed=1)
     output = pytest.LineMatcher([unwrapped(result)])
     output.fnmatch_lines(["*10.0% slower*registers the operator cutile_tests_paired::scale *"])
+
+
+def test_a_module_that_cannot_be_asked_for_anything_does_not_matter(paired):
+    """As transformers' aliases, which import what they stand for: that may need other packages."""
+    paired.conftest(
+        """
+        import sys
+        import types
+
+        def import_target(name):
+            raise ModuleNotFoundError("No module named 'torchvision'")
+
+        alias = types.ModuleType("alias")
+        alias.__file__ = None
+        alias.__getattr__ = import_target
+        sys.modules["alias"] = alias
+        """
+    )
+    paired.times(44.0, baseline=40.0)
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    assert "the baseline kernel, interleaved with it in this run, is faster" in unwrapped(result)

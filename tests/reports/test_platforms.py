@@ -82,12 +82,12 @@ def test_nvidias_ratios_are_of_its_two_platforms_wherever_they_stand():
 
 def test_one_command_makes_the_page_of_dgx_spark_beside_b300(tmp_path, published, capsys):
     assert main(["compare", *published, "-o", str(tmp_path / "page.html")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}: 2 platforms, 5 cases\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}: 2 platforms, 6 cases\n"
     page = Page((tmp_path / "page.html").read_text())
     for text in (
         "GB10 beside B300 SXM6 AC", "memory bandwidth 273 GB/s 8000 GB/s 29.3x",
         "fmha fp16-causal-4x32x8192x128 TFLOPS 88.9p 1159p 13.0x 13.7x",
-        "Qwen2-7B, throughput tokens/s 18.52p 257.33p 13.9x", "RoPE (16384) GB/s 22.8x",
+        "qwen2-7b generate-16x50 tokens/s 18.52p 257.3p 13.9x", "RoPE (16384) GB/s 22.8x",
         "fmha, fp16-causal-4x32xNx128: throughput over N",
     ):  # fmt: skip
         assert text in page.text

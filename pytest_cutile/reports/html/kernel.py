@@ -114,13 +114,9 @@ def _ladders(
     by_name = {case.name: case for case in cases}
     for pattern, sizes in ladders(by_name).items():
         by_size = {size: by_name[name] for size, name in sizes.items()}
-        counted_work = {
-            bool(own[case.key].flops)
-            for own in figures.values()
-            for case in by_size.values()
-            if case.key in own
-        }
-        unit = "TFLOPS" if counted_work == {True} else "GB/s"
+        shown = [own[case.key] for own in figures.values() for case in by_size.values() if case.key in own]
+        common = (unit for unit in ("tokens/s", "TFLOPS") if all(one.in_unit(unit) for one in shown))
+        unit = next(common, "GB/s")
         lines = []
         for gpu, own in sorted(figures.items()):
             rates = [

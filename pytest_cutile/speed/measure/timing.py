@@ -339,8 +339,9 @@ class Measurement:
         return self.work.bytes / us * 1e-3 if self.work.bytes else None
 
     def rate_at(self, us: float) -> float | None:
-        """Return TFLOPS or GB/s, as `bound` says; None when the work counts neither."""
-        return self.tflops_at(us) if self.bound == "TFLOPS" else self.gb_per_s_at(us)
+        """Return the rate in `unit`; None when the work counts nothing."""
+        amount = self.work.amounts.get(self.unit)
+        return amount / us * 1e6 if amount else None
 
     @property
     def tflops(self) -> float | None:
@@ -352,7 +353,7 @@ class Measurement:
 
     @property
     def rate(self) -> float | None:
-        """TFLOPS or GB/s of `headline_us`, as `bound` says; None when the work counts neither."""
+        """The rate of `headline_us` in `unit`; None when the work counts nothing."""
         return self.rate_at(self.headline_us)
 
     @property
@@ -392,6 +393,11 @@ class Measurement:
     def bound(self) -> str:
         """The limit that this kernel is nearest to: "TFLOPS" or "GB/s"."""
         return bound_of(self.work, self.platform)
+
+    @property
+    def unit(self) -> str:
+        """What the rate is shown in: "tokens/s" of a language model, else that of `bound`."""
+        return "tokens/s" if self.work.tokens else self.bound
 
     @property
     def share_of_limit(self) -> float | None:

@@ -1,0 +1,232 @@
+"""Run one model in several ways, interleaved, and measure tokens per second and where the time goes.
+
+In every round each contender takes the prompt in, decodes launch by launch, goes back, and decodes again by a
+CUDA graph. Rounds go forward and backward through the contenders in turn. They share weights and cache.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from models.breakdown import Breakdown, break_down, kernel_names, profile
+from models.clock import Clock
+from models.contenders import OURS, REFERENCE, Contender
+from models.generate import Generation
+from models.records import Mode, Record, Round, Row, Shape
+from models.tables import line_of
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, StaticCache
+
+PROFILED_STEPS = 4
+"""Decode steps of a profile: they all launch the same kernels."""
+
+Say: TypeAlias = Callable[[str], None]
+Store: TypeAlias = Callable[[Record], None]
+
+
+@dataclass(kw_only=True)
+class _Running:
+    """A contender that has been prepared."""
+
+    contender: Contender
+    generation: Generation
+    rows: list[Row]
+    """One for each mode, in the order of `Mode`."""
+    logits: torch.Tensor | None = None
+
+
+def random_prompt(model: PreTrainedModel, shape: Shape, seed: int = 0) -> torch.Tensor:
+    """Return `[batch, prompt]` tokens without padding."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, model.config.vocab_size, (shape.batch, shape.prompt), generator=generator)
+    return tokens.to(model.device)
+
+
+def run_bench(
+    model: PreTrainedModel,
+    record: Record,
+    contenders: Sequence[Contender],
+    clock: Clock,
+    *,
+    prompt: torch.Tensor | None = None,
+    rounds: int = 3,
+    graphs: bool = True,
+    profiled: bool = True,
+    say: Say = print,
+    store: Store = lambda _: None,
+) -> Record:
+    """Fill `record` with rows, one for each contender and mode.
+
+    Args:
+        model: As PyTorch runs it; every contender leaves it so.
+        record: What is run; rows are added as they come.
+        contenders: What is compared.
+        clock: Of the model's device.
+        prompt: `[batch, prompt]` int64; by default random tokens.
+        rounds: Generations of each contender that count.
+        graphs: Whether decode steps are captured into CUDA graphs as well; only on a GPU.
+        profiled: Whether kernels are counted as well, after all rounds.
+        say: Prints a line.
+        store: Keeps the record, called after every step.
+    """
+    shape = record.shape
+    prompt = random_prompt(model, shape) if prompt is None else prompt
+    running: list[_Running] = []
+    for contender in contenders:
+        cache = running[0].generation.cache if running else None
+        made = _prepare(model, record, contender, prompt, clock, cache=cache, graphs=graphs)
+        if made is not None:
+            running.append(made)
+            record.rows += made.rows
+            say(f"  prepared {contender.title}: {made.rows[0].prepare_s:.1f} s")
+        else:
+            say(f"  {contender.title}: {record.missing[contender.name]}")
+        store(record)
+    _compare_logits(running)
+    for number in range(rounds):
+        for each in running if number % 2 == 0 else running[::-1]:
+            _run_round(model, record, each, clock)
+            for row in each.rows:
+                if row.rounds:
+                    say(f"  round {number + 1} of {rounds}: {line_of(row, shape)}")
+            store(record)
+    for each in running if profiled else ():
+        _profile(model, record, each)
+        store(record)
+    return record
+
+
+def _prepare(
+    model: PreTrainedModel,
+    record: Record,
+    contender: Contender,
+    prompt: torch.Tensor,
+    clock: Clock,
+    *,
+    cache: StaticCache | None,
+    graphs: bool,
+) -> _Running | None:
+    """Run a contender once: kernels compile, and the graph is captured. Return None if it cannot run."""
+    begun = time.monotonic()
+    clock.begin_peak()
+    try:
+        with contender.active(model) as active:
+            generation = Generation(
+                active,
+                prompt,
+                new_tokens=record.shape.new_tokens,
+                cache=cache,
+                compiled=contender.compiled,
+            )
+            logits = generation.prefill()
+            generation.step()
+            generation.rewind()
+            graph = _capture(record, contender, generation) if graphs else ()
+    except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
+        record.missing[contender.name] = describe(error)
+        _free_memory()
+        return None
+    rows = [Row(contender=contender.name, title=contender.title, mode=mode) for mode in (Mode.EAGER, *graph)]
+    for row in rows:
+        row.prepare_s, row.peak_bytes = time.monotonic() - begun, clock.peak_bytes()
+    return _Running(contender=contender, generation=generation, rows=rows, logits=logits.float())
+
+
+def _capture(record: Record, contender: Contender, generation: Generation) -> tuple[Mode, ...]:
+    """Capture a decode step; return the mode that this adds, if it can be done."""
+    try:
+        generation.capture()
+    except RuntimeError as error:
+        record.missing[f"{contender.name}, {Mode.GRAPH}"] = describe(error)
+        return ()
+    return (Mode.GRAPH,)
+
+
+def _run_round(model: PreTrainedModel, record: Record, running: _Running, clock: Clock) -> None:
+    """Add a round to each row of a contender; one that fails has no further rounds."""
+    generation, steps = running.generation, record.shape.new_tokens - 1
+    try:
+        with running.contender.active(model):
+            marks = [clock.mark()]
+            generation.prefill()
+            marks.append(clock.mark())
+            (first_token_s,) = clock.seconds(marks)
+            for row in running.rows:
+                generation.rewind()
+                marks = [clock.mark()]
+                for _ in range(steps):
+                    generation.step(graph=row.mode is Mode.GRAPH)
+                    marks.append(clock.mark())
+                step_ms = tuple(seconds * 1000 for seconds in clock.seconds(marks))
+                row.rounds.append(Round(first_token_s=first_token_s, step_ms=step_ms))
+    except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
+        record.missing[running.contender.name] = describe(error)
+        _free_memory()
+
+
+def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
+    """Break one prefill and a few decode steps of a contender down by kernel."""
+    generation, names = running.generation, kernel_names() if running.contender.name == OURS else ()
+    steps = max(1, min(PROFILED_STEPS, record.shape.new_tokens - 1))
+
+    def decode(*, graph: bool) -> Breakdown:
+        generation.rewind()
+
+        def run() -> None:
+            for _ in range(steps):
+                generation.step(graph=graph)
+
+        return break_down(profile(run), repeats=steps, names=names)
+
+    try:
+        with running.contender.active(model):
+            prefill = break_down(profile(generation.prefill), names=names)
+            for row in running.rows:
+                row.prefill, row.decode = prefill, decode(graph=row.mode is Mode.GRAPH)
+    except Exception as error:  # noqa: BLE001 - times are worth having without a profile
+        record.missing[f"profile of {running.contender.name}"] = describe(error)
+
+
+def _compare_logits(running: Sequence[_Running]) -> None:
+    """Compare the logits of the first new token with the reference contender's."""
+    reference = next((each.logits for each in running if each.contender.name == REFERENCE), None)
+    for each in running:
+        if reference is not None and each.logits is not None:
+            kl, top1 = divergence(reference, each.logits)
+            for row in each.rows:
+                row.kl, row.top1 = kl, top1
+        each.logits = None
+
+
+def divergence(reference: torch.Tensor, logits: torch.Tensor) -> tuple[float, float]:
+    """Return the largest KL divergence from the reference, in nats, and the share of equal top tokens.
+
+    Args:
+        reference: `[B, vocab]`.
+        logits: `[B, vocab]`.
+    """
+    expected, got = reference.double().log_softmax(-1), logits.double().log_softmax(-1)
+    kl = (expected.exp() * (expected - got)).sum(-1)
+    return float(kl.max()), float((expected.argmax(-1) == got.argmax(-1)).double().mean())
+
+
+def describe(error: BaseException) -> str:
+    """Return the first line of an error, with its type unless its message says enough."""
+    line = f"{error}".partition("\n")[0]
+    return line if isinstance(error, MemoryError) else f"{type(error).__name__}: {line}"
+
+
+def _free_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,229 @@
+"""Greedy generation with a static cache: prefill, then decode steps that never wait for the GPU.
+
+A step reads its token, its position and the cache's length from the GPU's memory and leaves the next token
+there. So it can be captured once into a CUDA graph and replayed for every further token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from models.memory import Footprint
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import DynamicCache, PreTrainedModel, StaticCache
+
+WARM_UPS = 3
+"""Steps before a capture: cuTile and cuBLAS compile, tune and allocate in the first ones."""
+LARGEST_WITHOUT_GPU = 50_000_000
+"""Parameters up to which a model runs on the CPU, its kernels interpreted."""
+
+
+class PromptTooLong(ValueError):  # noqa: N818 - says what is wrong
+    """A prompt and its new tokens need more places than the cache has."""
+
+
+class DoesNotFit(MemoryError):  # noqa: N818 - says what is wrong
+    """The GPU's memory is too small; the message says what would fit."""
+
+
+class NeedsGpu(RuntimeError):  # noqa: N818 - says what is wrong
+    """A model of this size cannot be run on a CPU."""
+
+
+class Generation:
+    """One batch of prompts, its cache, and the tokens so far.
+
+    Attributes:
+        tokens: `[B, new_tokens]` int64, filled from the left as steps run.
+        prompt: `[B, P]` int64.
+        logits: `[B, vocab]` of the newest token.
+        cache: transformers' `StaticCache` of `capacity` places.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt: torch.Tensor,
+        *,
+        new_tokens: int,
+        capacity: int | None = None,
+        cache: StaticCache | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """Make an empty cache, or share one.
+
+        Args:
+            model: A causal language model, with kernels in place or without.
+            prompt: `[B, P]` int64, on the model's device, without padding.
+            new_tokens: Tokens to generate for each prompt, at least 1.
+            capacity: Places of the cache; by default as many as are needed.
+            cache: One that other generations of the same shape use, too, each from its `prefill` on; by
+                default a new one.
+            compiled: Whether `torch.compile` makes the decode step.
+
+        Raises:
+            PromptTooLong: `capacity` is too small.
+            NeedsGpu: The model is not tiny and lies on the CPU.
+        """
+        import torch
+        from transformers import StaticCache
+
+        check_device(model)
+        batch, length = prompt.shape
+        needed = length + new_tokens
+        capacity = needed if capacity is None else capacity
+        if needed > capacity:
+            raise PromptTooLong(
+                f"a prompt of {length} tokens and {new_tokens} new ones need {needed} places; the cache has "
+                f"{capacity}: shorten the prompt to {capacity - new_tokens}, or give a larger capacity"
+            )
+        if new_tokens < 1:
+            raise ValueError(f"new_tokens must be at least 1, got {new_tokens}")
+        self.model, self.prompt, self.capacity = model, prompt, capacity
+        self.cache = cache or StaticCache(config=model.config, max_cache_len=capacity)
+        self.tokens = torch.zeros(batch, new_tokens, dtype=torch.int64, device=prompt.device)
+        self.logits: torch.Tensor
+        self._forward: Callable[..., Any] = torch.compile(model.forward) if compiled else model
+        self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
+        self._graph: Any = None
+
+    @property
+    def new_tokens(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether there is a CUDA graph of a step."""
+        return self._graph is not None
+
+    def prefill(self) -> torch.Tensor:
+        """Take the prompts in, from the beginning; return the logits of the first new token, `[B, vocab]`.
+
+        Attention sees keys of the prompt alone, not the empty places of the cache: masks of these keep
+        PyTorch from its fastest kernels.
+
+        Raises:
+            DoesNotFit: The GPU has not enough memory.
+        """
+        import torch
+        from transformers import DynamicCache
+
+        try:
+            with torch.no_grad():
+                filled = DynamicCache(config=self.model.config)
+                output = self.model(
+                    input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
+                )
+                copy_cache(filled, self.cache)
+                self.logits = output.logits[:, -1]
+                self._place.zero_()
+                self._append(self.logits)
+        except torch.cuda.OutOfMemoryError as error:
+            raise DoesNotFit(self.footprint.why_not(*torch.cuda.mem_get_info())) from error
+        return self.logits
+
+    def step(self, *, graph: bool = False) -> None:
+        """Generate the next token of each prompt, of which `logits` are left.
+
+        Args:
+            graph: Whether to replay what `capture` has captured.
+        """
+        import torch
+
+        if graph:
+            self._graph.replay()
+            return
+        with torch.no_grad():
+            self.logits = self._step()
+
+    def capture(self) -> None:
+        """Capture a step into a CUDA graph, for `step(graph=True)`. Call it after `prefill`.
+
+        Raises:
+            RuntimeError: The step reads values back from the GPU, or allocates what a graph cannot.
+        """
+        import torch
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), torch.no_grad():
+            for _ in range(WARM_UPS):
+                self._step()
+                self.rewind()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph), torch.no_grad():
+            self.logits = self._step()
+        self.rewind()
+        self._graph = graph
+
+    def rewind(self) -> None:
+        """Go back to the first new token, as after `prefill`; nothing waits for the GPU."""
+        layer: Any  # its type is that of all kinds of layers
+        for layer in self.cache.layers:
+            layer.cumulative_length.fill_(self.prompt.shape[1])
+        self._place.fill_(1)
+        self._token.copy_(self.tokens[:, :1])
+
+    @property
+    def footprint(self) -> Footprint:
+        batch, length = self.prompt.shape
+        return Footprint.of(self.model, batch=batch, prompt=length, capacity=self.capacity)
+
+    def _step(self) -> torch.Tensor:
+        output = self._forward(input_ids=self._token, past_key_values=self.cache, use_cache=True)
+        logits: torch.Tensor = output.logits[:, -1]
+        self._append(logits)
+        return logits
+
+    def _append(self, logits: torch.Tensor) -> None:
+        self._token.copy_(logits.argmax(-1, keepdim=True))
+        self.tokens.index_copy_(1, self._place, self._token)
+        self._place.add_(1)
+
+
+def copy_cache(filled: DynamicCache, cache: StaticCache) -> None:
+    """Copy what a dynamic cache holds into the first places of a static one."""
+    layer: Any  # their types are those of all kinds of layers
+    source: Any
+    for layer, source in zip(cache.layers, filled.layers, strict=True):
+        if not layer.is_initialized:
+            layer.lazy_initialization(source.keys, source.values)
+        length = source.keys.shape[-2]
+        layer.keys[:, :, :length].copy_(source.keys)
+        layer.values[:, :, :length].copy_(source.values)
+        layer.cumulative_length.fill_(length)
+
+
+def generate(generation: Generation, *, graph: bool = False) -> Iterator[int]:
+    """Run a generation, and yield the number of tokens that each prompt has got after every step.
+
+    The GPU may be behind: nothing waits for it. Stop by leaving the loop; `generation.tokens` keeps what was
+    generated, and `prefill` starts anew.
+
+    Args:
+        generation: What to run, from its beginning.
+        graph: Whether steps replay a CUDA graph, captured once.
+    """
+    generation.prefill()
+    yield 1
+    if graph and generation.new_tokens > 1 and not generation.is_captured:
+        generation.capture()
+    for count in range(2, generation.new_tokens + 1):
+        generation.step(graph=graph)
+        yield count
+
+
+def check_device(model: PreTrainedModel) -> None:
+    """Raise NeedsGpu if a model lies on the CPU and is too large to be interpreted there."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if model.device.type == "cpu" and count > LARGEST_WITHOUT_GPU:
+        raise NeedsGpu(
+            f"{type(model).__name__} has {count / 1e9:.1f} billion parameters and lies on the CPU, where "
+            f"kernels are interpreted: at most {LARGEST_WITHOUT_GPU / 1e6:.0f} million. Move the model to a "
+            "GPU, or take a tiny one, such as tiny-qwen2"
+        )

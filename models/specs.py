@@ -1,0 +1,120 @@
+"""Language models under the gates of kernels: `pytest models --arch sm_90`.
+
+A launch is one prefill, or one decode step behind prompts that are in the cache. Its work counts tokens, so
+speeds are in tokens/s. Tiny models have all features of the real ones, and run interpreted without a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install 'pytest-cutile[models]'")
+
+from transformers import DynamicCache
+
+from models import agreement
+from models.contenders import ours
+from models.counts import decode_work, prefill_work
+from models.generate import Generation
+from models.weights import build, make_config
+from pytest_cutile import Case, ModelSpec, Work
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FURTHER = 2
+"""Tokens behind the prompt: a check takes them in one by one."""
+CHECKED_BATCH = 2
+"""Prompts that are checked of a larger batch."""
+
+_built: dict[tuple[str, str], PreTrainedModel] = {}
+
+
+def build_once(name: str, device: torch.device) -> PreTrainedModel:
+    """Build a model with random weights, or return it if it is the last one that was built on the GPU."""
+    key = name, f"{device}"
+    if key in _built:
+        return _built[key]
+    _built.clear()
+    model = build(name, device=device)
+    if torch.cuda.is_available() and not name.startswith("tiny-"):
+        _built[key] = model  # of an interpreted model, parameters are of one test
+    return model
+
+
+def inputs(make: Any, *, model: str, phase: str, batch: int, prompt: int) -> dict[str, Any]:
+    """Return a model, `[batch, prompt + FURTHER]` tokens, and in the phase "decode" a filled cache."""
+    tokens = make((batch, prompt + FURTHER), torch.int64, low=0, high=make_config(model).vocab_size)
+    built, generation = build_once(model, tokens.device), None
+    if phase == "decode":
+        generation = Generation(built, tokens[:, :prompt], new_tokens=FURTHER)
+        generation.prefill()
+    return {"model": built, "tokens": tokens, "generation": generation}
+
+
+def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> torch.Tensor:
+    """Take the prompts in, or decode one token behind them, by our kernels.
+
+    Returns:
+        The last token's logits, `[batch, vocab]`.
+    """
+    with ours(model), torch.no_grad():
+        if generation is not None:
+            generation.rewind()
+            generation.step()
+            return generation.logits
+        output = model(
+            input_ids=tokens[:, :-FURTHER],
+            past_key_values=DynamicCache(config=model.config),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+
+def verify(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> str:
+    """Compare the logits of prefill and decoding with those of the model in float32."""
+    del generation
+    return agreement.verify(model, tokens[:CHECKED_BATCH], decoded=FURTHER, active=ours)
+
+
+def work(*, model: str, phase: str, batch: int, prompt: int) -> Work:
+    return (prefill_work if phase == "prefill" else decode_work)(model, batch=batch, prompt=prompt)
+
+
+def case(model: str, phase: str, *, batch: int, prompt: int) -> Case:
+    size = model.partition("-")[0] if model.startswith("tiny-") else model.rpartition("-")[2]
+    return Case(
+        name=f"{size}-{phase}-{batch}x{prompt}",
+        params={"model": model, "phase": phase, "batch": batch, "prompt": prompt},
+        speed=not model.startswith("tiny-"),
+        min_arch="sm_80",  # bfloat16
+    )
+
+
+def spec(name: str, cases: list[Case]) -> ModelSpec:
+    return ModelSpec(name=name, launch=launch, inputs=inputs, verify=verify, work=work, cases=cases)
+
+
+SPECS = [
+    spec(
+        "qwen2",
+        [
+            case("tiny-qwen2", "prefill", batch=2, prompt=16),
+            case("qwen2-7b", "prefill", batch=16, prompt=4096),
+            case("qwen2-7b", "decode", batch=16, prompt=4096),
+        ],
+    ),
+    spec(
+        "deepseek_v2",
+        [
+            case("tiny-deepseek-v2", "prefill", batch=2, prompt=16),
+            case("deepseek-v2-lite", "prefill", batch=1, prompt=2048),
+            case("deepseek-v2-lite", "decode", batch=1, prompt=2048),
+        ],
+    ),
+]

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from models import tables
+from models.__main__ import main, parse, shape_of
+from models.bench import divergence, run_bench
+from models.breakdown import KernelRun, break_down, kernel_names
+from models.contenders import OURS, REFERENCE, Contender, TileGym, pytorch, sharing_weights
+from models.records import Mode, Record, Round, Row, Shape
+
+SHAPE = Shape(batch=2, prompt=6, new_tokens=3)
+
+
+class FakeClock:
+    """Every mark is a millisecond behind the last one."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def mark(self):
+        self.now += 1e-3
+        return self.now
+
+    def seconds(self, marks):
+        return [end - start for start, end in itertools.pairwise(marks)]
+
+    def begin_peak(self):
+        pass
+
+    def peak_bytes(self):
+        return 5_000_000_000
+
+
+def record_of(**changes) -> Record:
+    fields = {"model": "tiny-qwen2", "weights": "random", "shape": SHAPE, "date": "2026-11-25"}
+    return Record(
+        **{**fields, "command": "python -m models bench", "environment": {"gpu": "H200"}, **changes}
+    )
+
+
+@contextmanager
+def broken(model):
+    raise RuntimeError("no kernel for this model\nand more")
+    yield model
+
+
+def test_rounds_are_interleaved_and_a_contender_that_fails_leaves_the_others_alone(qwen2):
+    contenders = [
+        Contender(name=REFERENCE, title="SDPA", active=pytorch),
+        Contender(name="bad", title="broken", active=broken),
+        Contender(name=OURS, title="ours", active=pytorch),
+    ]
+    said: list[str] = []
+    stored: list[int] = []
+    record = run_bench(
+        qwen2,
+        record_of(),
+        contenders,
+        FakeClock(),
+        rounds=2,
+        graphs=False,
+        profiled=False,
+        say=said.append,
+        store=lambda record: stored.append(sum(len(row.rounds) for row in record.rows)),
+    )
+    assert record.missing == {"bad": "RuntimeError: no kernel for this model"}
+    rounds = [line.split(": ")[1] for line in said if "round" in line]
+    assert rounds == ["sdpa, eager", "ours, eager", "ours, eager", "sdpa, eager"]
+    assert stored == [0, 0, 0, 1, 2, 3, 4]
+    (own,) = record.measured[1:]
+    assert own.first_token_s == pytest.approx(1e-3)
+    assert own.token_ms == pytest.approx(1.0)
+    assert own.rate(SHAPE) == pytest.approx(6 / 3e-3)
+    assert (own.kl, own.top1) == (0.0, 1.0)
+
+
+def test_the_same_cache_is_filled_anew_by_every_contender(qwen2):
+    other = sharing_weights(qwen2)
+    for parameter in other.parameters():
+        assert parameter.data_ptr() in {each.data_ptr() for each in qwen2.parameters()}
+    tokens = torch.randint(0, 256, (1, 5))
+    with torch.no_grad():
+        assert torch.equal(other(tokens).logits, qwen2(tokens).logits)
+
+
+def test_what_a_contender_changes_is_undone(qwen2):
+    with pytorch(qwen2, attention="eager") as model:
+        assert model.config._attn_implementation == "eager"
+    assert qwen2.config._attn_implementation == "sdpa"
+
+
+def test_without_tilegym_its_row_says_so(qwen2):
+    record = run_bench(
+        qwen2,
+        record_of(),
+        [Contender(name="tilegym", title="TileGym", active=TileGym())],
+        FakeClock(),
+        graphs=False,
+        profiled=False,
+        say=lambda _: None,
+    )
+    assert "tilegym" in record.missing["tilegym"]
+
+
+def test_kernels_are_counted_per_token_and_ours_are_known_by_their_names():
+    runs = [KernelRun("rope_kernel_0x12", 10.0), KernelRun("gemm", 80.0)] * 2 + [KernelRun("copy", 20.0)]
+    breakdown = break_down(runs, repeats=2, names=("rope_kernel",))
+    assert [(kernel.name, kernel.calls, kernel.ms) for kernel in breakdown.kernels] == [
+        ("gemm", 1.0, 0.08),
+        ("rope_kernel_0x12", 1.0, 0.01),
+        ("copy", 0.5, 0.01),
+    ]
+    assert breakdown.coverage == pytest.approx((0.1, 0.4))
+    assert break_down([]).coverage == (0, 0)
+    assert {"rope_kernel", "fmha_kernel", "attention_decode_kernel"} <= {*kernel_names()}
+
+
+def test_divergence_is_that_of_the_worst_prompt():
+    logits = torch.zeros(2, 4)
+    other = torch.tensor([[0.0] * 4, [1.0, 0.0, 0.0, 0.0]])
+    kl, top1 = divergence(logits, other)
+    expected = other[1].double().exp().sum().log() - 0.25 - torch.tensor(4.0).double().log()
+    assert kl == pytest.approx(float(expected))
+    assert top1 == 1.0
+
+
+def measured_record() -> Record:
+    def row(contender: str, title: str, mode: Mode, ms: float) -> Row:
+        rounds = [
+            Round(first_token_s=0.5, step_ms=(ms, ms, ms)),
+            Round(first_token_s=0.52, step_ms=(ms, ms, ms)),
+        ]
+        return Row(contender=contender, title=title, mode=mode, rounds=rounds, peak_bytes=30_000_000_000)
+
+    record = record_of(model="qwen2-7b", shape=Shape(batch=16, prompt=4096, new_tokens=4))
+    record.rows = [row("sdpa", "SDPA", Mode.GRAPH, 8.0), row(OURS, "ours", Mode.GRAPH, 5.0)]
+    own = record.rows[1]
+    own.prefill = break_down(
+        [KernelRun("fmha_kernel", 300.0), KernelRun("void gemm(int)", 700.0)], names=["fmha"]
+    )
+    own.decode = break_down([KernelRun("fmha_kernel", 4000.0)], names=["fmha"])
+    record.missing["naive"] = "out of memory: about 90 GB of 80 GB"
+    return record
+
+
+def test_the_page_has_the_table_the_goal_the_kernels_and_what_was_published():
+    page = tables.page(measured_record())
+    for text in (
+        "| ours | graph | 121.9 | 2 % | 510 | 5 | 1.600 | 30.0 |",
+        "goal on an H200: 6 ms a token; 5 ms: reached",
+        "Not measured: naive: out of memory: about 90 GB of 80 GB.",
+        "prefill: our kernels have 30 % of the GPU's time and 50 % of its launches",
+        "decode, graph: our kernels have 100 % of the GPU's time and 100 % of its launches",
+        "no kernel runs for 20 % of the time",
+        "| gemm | 1 | 0.7 | 70 % |",
+        "| NVIDIA GB10 | Qwen2-7B_cutile_attn | 18.52 |",
+    ):
+        assert text in page
+    slower = measured_record()
+    slower.rows[1].rounds = [Round(first_token_s=0.5, step_ms=(7.0,))]
+    assert "7 ms: missed" in tables.goal_line(slower)
+
+
+def test_files_are_written_and_read_back(tmp_path):
+    record = measured_record()
+    tables.store(tmp_path, record)
+    assert tables.load(tmp_path / "bench.json") == record
+    assert json.loads((tmp_path / "bench.json").read_text())["rows"][1]["mode"] == "graph"
+    names = [file.name for file in tables.write_pages(tmp_path, record)]
+    assert names == ["bench.csv", "bench.md", "bench.svg"]
+    assert len((tmp_path / "bench.csv").read_text().splitlines()) == 5
+    assert "ours, graph, token 2: 5 ms" in (tmp_path / "bench.svg").read_text()
+
+
+def test_without_a_gpu_large_models_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match=r"needs a GPU, and there is none\. .*tiny-qwen2"):
+        main(["bench", "qwen2-7b"])
+
+
+def test_bad_options_are_refused(capsys):
+    for options, message in (
+        (["bench", "qwen2-7b", "--only", "sdpa,our"], "unknown: our; known: naive, sdpa"),
+        (["bench", "qwen2-7b", "--prompt", "0"], "no integer of at least 1"),
+        (["bench", "qwen3"], "invalid choice"),
+        (["bench", "qwen2-7b", "--coverage", "--no-profile"], "--coverage needs the profile"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(options)
+        assert message in capsys.readouterr().err
+
+
+def test_quick_runs_have_short_prompts():
+    assert shape_of(parse(["bench", "qwen2-7b"])) == Shape(batch=16, prompt=4096, new_tokens=50)
+    assert shape_of(parse(["bench", "qwen2-7b", "--quick"])).prompt == 512
+    assert shape_of(parse(["bench", "qwen2-7b", "--quick", "--prompt", "64"])).prompt == 64
+    assert shape_of(parse(["bench", "deepseek-v2-lite"])) == Shape(batch=1, prompt=2048, new_tokens=100)
