@@ -5,6 +5,7 @@ import json
 import types
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import cuda.tile as ct
 import pytest
@@ -114,14 +115,15 @@ def test_without_tilegym_its_row_says_so(qwen2):
 
 def test_what_tilegym_replaces_is_put_back(qwen2, monkeypatch):
     """Its import replaces `cuda.tile.launch` by a function that takes fewer arguments."""
-    transformers = types.ModuleType("tilegym.transformers")
+    transformers: Any = types.ModuleType("tilegym.transformers")
+    modeling: Any = modeling_qwen2
     launch, norm = ct.launch, modeling_qwen2.Qwen2RMSNorm
 
-    class OtherNorm(norm):
+    class OtherNorm(modeling_qwen2.Qwen2RMSNorm):
         pass
 
     def patch(**_):
-        modeling_qwen2.Qwen2RMSNorm = OtherNorm
+        modeling.Qwen2RMSNorm = OtherNorm
 
     transformers.apply_tilegym_kernel_to_qwen2 = patch
 
