@@ -91,7 +91,6 @@ class TileGym:
 
     @contextmanager
     def __call__(self, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-        import tilegym.transformers
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         kind = model.config.model_type
@@ -99,8 +98,8 @@ class TileGym:
             raise LookupError(f"TileGym is used for {', '.join(_TILEGYM)}, not for {kind}")
         function, module_name, options = _TILEGYM[kind]
         module = import_module(f"transformers.models.{module_name}")
-        patch = getattr(tilegym.transformers, function)
         with _kept(module), _kept_launch():
+            patch = getattr(import_module("tilegym.transformers"), function)
             sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
             try:
                 patch(rope=True, rms_norm=True, swiglu=True, attn=True, use_cutile=True, **options)

@@ -3,7 +3,7 @@ import inspect
 
 import pytest
 
-from pytest_cutile import Case, CheckKernel, CheckOptions, KernelSpec, SpecError, Work
+from pytest_cutile import Case, CheckKernel, CheckOptions, KernelSpec, ModelSpec, SpecError, Work
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.input_names import REVEALING
 from pytest_cutile.spec import SHARES
@@ -194,3 +194,24 @@ def test_check_kernel_names_every_option_with_its_default():
     others = {"self", "fn", "args", "reference", "kwargs"}
     named = {name: parameter.default for name, parameter in parameters.items() if name not in others}
     assert named == {option.name: option.default for option in dataclasses.fields(CheckOptions)}
+
+
+def test_work_has_a_rate_for_each_amount_it_counts():
+    assert Work().amounts == {}
+    assert Work(tokens=16, bytes=1.8e10).amounts == {"tokens/s": 16, "GB/s": 18}
+    with pytest.raises(SpecError, match="tokens must be a finite count, got -1"):
+        Work(tokens=-1)
+
+
+def test_a_model_has_inputs_of_its_own_alone():
+    """Those that reveal faults of kernels are of floats, and a model gets tokens."""
+    model = ModelSpec(
+        name="model",
+        launch=print,
+        inputs=lambda make: (make((2,), "int64"),),
+        verify=lambda tokens: "nothing",  # noqa: ARG005
+        cases=[Case(name="tiny", speed=False)],
+    )
+    assert model.named_inputs(model.cases[0]) == ()
+    with pytest.raises(SpecError, match="has no reference"):
+        model.reference(1)

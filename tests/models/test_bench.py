@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import types
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
+import cuda.tile as ct
 import pytest
 import torch
+from transformers.models.qwen2 import modeling_qwen2
 
-from models import tables
+from models import contenders, tables
 from models.__main__ import main, parse, shape_of
 from models.bench import divergence, run_bench
 from models.breakdown import KernelRun, break_down, kernel_names
@@ -51,7 +56,7 @@ def broken(model):
 
 
 def test_rounds_are_interleaved_and_a_contender_that_fails_leaves_the_others_alone(qwen2):
-    contenders = [
+    compared = [
         Contender(name=REFERENCE, title="SDPA", active=pytorch),
         Contender(name="bad", title="broken", active=broken),
         Contender(name=OURS, title="ours", active=pytorch),
@@ -61,7 +66,7 @@ def test_rounds_are_interleaved_and_a_contender_that_fails_leaves_the_others_alo
     record = run_bench(
         qwen2,
         record_of(),
-        contenders,
+        compared,
         FakeClock(),
         rounds=2,
         graphs=False,
@@ -108,6 +113,34 @@ def test_without_tilegym_its_row_says_so(qwen2):
     assert "tilegym" in record.missing["tilegym"]
 
 
+def test_what_tilegym_replaces_is_put_back(qwen2, monkeypatch):
+    """Its import replaces `cuda.tile.launch` by a function that takes fewer arguments."""
+    transformers: Any = types.ModuleType("tilegym.transformers")
+    modeling: Any = modeling_qwen2
+    launch, norm = ct.launch, modeling_qwen2.Qwen2RMSNorm
+
+    class OtherNorm(modeling_qwen2.Qwen2RMSNorm):
+        pass
+
+    def patch(**_):
+        modeling.Qwen2RMSNorm = OtherNorm
+
+    transformers.apply_tilegym_kernel_to_qwen2 = patch
+
+    def load_or_import(name):
+        if name == "tilegym.transformers":
+            ct.launch = None
+            return transformers
+        return import_module(name)
+
+    monkeypatch.setattr(contenders, "import_module", load_or_import)
+    with TileGym()(qwen2) as other:
+        assert isinstance(other.model.norm, OtherNorm)
+    assert ct.launch is launch
+    assert modeling_qwen2.Qwen2RMSNorm is norm
+    assert not isinstance(qwen2.model.norm, OtherNorm)
+
+
 def test_kernels_are_counted_per_token_and_ours_are_known_by_their_names():
     runs = [KernelRun("rope_kernel_0x12", 10.0), KernelRun("gemm", 80.0)] * 2 + [KernelRun("copy", 20.0)]
     breakdown = break_down(runs, repeats=2, names=("rope_kernel",))
@@ -142,7 +175,7 @@ def measured_record() -> Record:
     record.rows = [row("sdpa", "SDPA", Mode.GRAPH, 8.0), row(OURS, "ours", Mode.GRAPH, 5.0)]
     own = record.rows[1]
     own.prefill = break_down(
-        [KernelRun("fmha_kernel", 300.0), KernelRun("void gemm(int)", 700.0)], names=["fmha"]
+        [KernelRun("fmha_kernel_Kt2_A4bf16_1s1", 300.0), KernelRun("void gemm(int)", 700.0)], names=["fmha"]
     )
     own.decode = break_down([KernelRun("fmha_kernel", 4000.0)], names=["fmha"])
     record.missing["naive"] = "out of memory: about 90 GB of 80 GB"
@@ -159,6 +192,7 @@ def test_the_page_has_the_table_the_goal_the_kernels_and_what_was_published():
         "decode, graph: our kernels have 100 % of the GPU's time and 100 % of its launches",
         "no kernel runs for 20 % of the time",
         "| gemm | 1 | 0.7 | 70 % |",
+        "| fmha_kernel | 1 | 0.3 | 30 % | ours |",
         "| NVIDIA GB10 | Qwen2-7B_cutile_attn | 18.52 |",
     ):
         assert text in page
