@@ -25,6 +25,8 @@ import json
 import os
 import pathlib
 
+import pytest
+
 import pytest_cutile
 from pytest_cutile.gates.speed import measure_again
 from pytest_cutile.plugin import session_of
@@ -121,7 +123,10 @@ def measure_here(fresh, requests, processes):
     return [{request.key: measure(request) for request in requests} for _ in range(processes)]
 
 
-FreshProcesses.__call__ = measure_here
+def pytest_configure(config):
+    patched = pytest.MonkeyPatch()
+    patched.setattr(FreshProcesses, "__call__", measure_here)
+    config.add_cleanup(patched.undo)
 """
 """Measure again without further processes: most tests need none."""
 
