@@ -1,7 +1,9 @@
 """An inner project with a declared kernel in plain torch and a timer that a file drives: no GPU needed."""
 
 import contextlib
+import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 import textwrap
@@ -10,13 +12,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-# pytester forgets modules that an inner run imported first, and torch cannot be imported twice.
+import pytest_cutile
+
+# pytester forgets modules that an inner run imported first. torch cannot be imported twice, and each run, also
+# a forked one, would import all others anew.
 import torch._dynamo  # noqa: F401
 
 import cuda.tile  # noqa: F401  isort: skip
 
-with contextlib.suppress(ModuleNotFoundError):  # it can, but its plugin would do so in each run
-    import hypothesis  # noqa: F401
+with contextlib.suppress(ModuleNotFoundError):
+    import hypothesis.internal.observability  # noqa: F401 - its plugin does so at the end of each run
+
+for module in pkgutil.walk_packages(pytest_cutile.__path__, "pytest_cutile."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 
 ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
 

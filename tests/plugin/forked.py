@@ -1,39 +1,48 @@
 """pytest in a fork of this process: alone as in a new process, without importing torch and all else again."""
 
+import gc
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import execnet.gateway_io
 import pytest
 
 
 def run_forked(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run pytest as `pytester.runpytest_subprocess` does: what it patches, or dies of, stays there."""
+    """Run pytest as `pytester.runpytest_subprocess` does: what it patches, or dies of, stays there.
+
+    Workers of pytest-xdist are forks of that process, and import the project under test by themselves.
+    """
     out, err = pytester.path / "stdout", pytester.path / "stderr"
     basetemp = f"--basetemp={pytester.path.parent / f'{pytester.path.name}-basetemp'}"
     start = time.monotonic()
-    pid = fork(lambda: _run_pytest([basetemp, *args], out, err))
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
+    pid = _fork(lambda: _run_pytest([basetemp, *map(str, args)], out, err))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    seconds = time.monotonic() - start
     with suppress(ValueError):
         code = pytest.ExitCode(code)
-    texts = [path.read_text() for path in (out, err)]
-    for path, text in zip((out, err), texts, strict=True):
-        print(text, file=sys.stderr if path is err else sys.stdout)
+    texts = []
+    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
+        texts.append(path.read_text())
+        stream.write(texts[-1])
         path.unlink()
-    return pytest.RunResult(code, *(text.splitlines() for text in texts), time.monotonic() - start)
+    return pytest.RunResult(code, *(text.splitlines() for text in texts), seconds)
 
 
-def fork(run: Callable[[], int]) -> int:
+def _fork(run: Callable[[], int]) -> int:
     """Run a function in a forked process, which ends with what it returns; return the process id."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about threads: none of this process holds a lock now
         pid = os.fork()
     if pid == 0:
+        gc.freeze()  # what this process has need not be searched for garbage, which would copy its memory
         code = 1
         try:
             code = run()
@@ -43,12 +52,54 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def _run_pytest(args: list[str], out: Path, err: Path) -> int:
-    for number, path in ((0, Path(os.devnull)), (1, out), (2, err)):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
-    sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))
-    sys.path.insert(0, os.getcwd())
+    writes = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    _redirect(os.open(os.devnull, os.O_RDONLY), os.open(out, writes), os.open(err, writes))
+    sys.path.insert(0, str(Path.cwd()))
+    known = {*sys.modules}
+
+    def start_worker(io: Any, _args: object, execmodel: Any) -> None:
+        io.popen = _Worker(known)
+        super(type(io), io).__init__(io.popen.stdin, io.popen.stdout, execmodel)
+
+    execnet.gateway_io.Popen2IOMaster.__init__ = start_worker  # type: ignore[method-assign]
     try:
         return int(pytest.main(args))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _redirect(*files: int) -> None:
+    """Make file descriptors the standard streams."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    streams = (open(number, mode, closefd=False) for number, mode in enumerate("rww"))
+    sys.stdin, sys.stdout, sys.stderr = streams
+
+
+class _Worker:
+    """A forked process in place of the one that execnet would start."""
+
+    def __init__(self, known: set[str]) -> None:
+        """Start it with the modules that were known before the run."""
+        reads, writes = os.pipe(), os.pipe()
+
+        def serve() -> int:
+            os.close(reads[1])
+            os.close(writes[0])
+            _redirect(reads[0], writes[1], 2)
+            for name in sys.modules.keys() - known:
+                del sys.modules[name]
+            exec(eval(sys.stdin.readline()), {})  # what execnet has its interpreters do
+            return 0
+
+        self._pid = _fork(serve)
+        os.close(reads[0])
+        os.close(writes[1])
+        self.stdin, self.stdout = open(reads[1], "wb", buffering=0), open(writes[0], "rb", buffering=0)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
