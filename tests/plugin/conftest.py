@@ -4,19 +4,22 @@ import contextlib
 import importlib
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-import pytest_cutile
-
-# pytester forgets modules that an inner run imported first. torch cannot be imported twice, and each run, also
-# a forked one, would import all others anew.
+# pytester forgets modules that an inner run imported first: torch cannot be imported twice, and each run
+# would import all others anew.
 import torch._dynamo  # noqa: F401
+
+import pytest_cutile
+from tests.plugin.forked import run_forked
 
 import cuda.tile  # noqa: F401  isort: skip
 
@@ -236,8 +239,9 @@ class Project:
 
     def run(self, *args: str, gates: str = "cutile_correct or cutile_speed") -> pytest.RunResult:
         """Run pytest on the declared kernels' GPU gates; the timer stands in for a GPU."""
-        selection = ("-m", gates) if gates else ()
-        return self.pytester.runpytest_inprocess(*selection, *args)
+        args = ("-m", gates, *args) if gates else args
+        has_workers = any(arg.startswith("-n") for arg in args)
+        return run_forked(self.pytester, *args) if has_workers else self.pytester.runpytest_inprocess(*args)
 
     def record(self, *burst: object, args: Sequence[str] = (), **times: Any) -> None:
         """Record a baseline, of 40 us unless times are given."""
@@ -272,7 +276,7 @@ class Project:
         """Commit all files; return the commit's id."""
         if not (self.path / ".git").exists():
             (self.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n.benchmarks\n")
-            self.git("init", "-q", "-b", "main")
+            self.git("init", "-q", "-b", "main", "--template=")
         self.git("add", "-A")
         self.git("commit", "-qm", "what there is", "--allow-empty")
         return self.git("rev-parse", "HEAD")
@@ -284,13 +288,24 @@ def project(pytester) -> Project:
     return Project(pytester)
 
 
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory) -> Path:
+    """A folder for the project that all tests with `paired` begin with; the first one makes it."""
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    return folder / "project"
+
+
 @pytest.fixture
-def paired(project: Project) -> Project:
+def paired(project: Project, recorded: Path) -> Project:
     """A project with a committed baseline, 40 us in bursts and 50 us sustained, whose kernel has changed."""
+    if recorded.exists():
+        shutil.copytree(recorded, project.path, dirs_exist_ok=True)
+        return project
     project.commit()
     project.record(40.0, sustained=50.0)
     project.commit()
     project.edit("return x * 2", "return x + x")
+    shutil.copytree(project.path, recorded)
     return project
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import execnet.gateway_io
 import pytest
+import torch
 
 
 def run_forked(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
@@ -28,12 +29,11 @@ def run_forked(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     seconds = time.monotonic() - start
     with suppress(ValueError):
         code = pytest.ExitCode(code)
-    texts = []
-    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
-        texts.append(path.read_text())
-        stream.write(texts[-1])
+    outcome = pytest.RunResult(code, out.read_text().splitlines(), err.read_text().splitlines(), seconds)
+    for path, lines, stream in ((out, outcome.outlines, sys.stdout), (err, outcome.errlines, sys.stderr)):
+        print(*lines, sep="\n", file=stream)
         path.unlink()
-    return pytest.RunResult(code, *(text.splitlines() for text in texts), seconds)
+    return outcome
 
 
 def _fork(run: Callable[[], int]) -> int:
@@ -43,6 +43,7 @@ def _fork(run: Callable[[], int]) -> int:
         pid = os.fork()
     if pid == 0:
         gc.freeze()  # what this process has need not be searched for garbage, which would copy its memory
+        torch.set_num_threads(1)  # other threads are not forked, and OpenMP would wait for them
         code = 1
         try:
             code = run()
@@ -61,7 +62,7 @@ def _run_pytest(args: list[str], out: Path, err: Path) -> int:
         io.popen = _Worker(known)
         super(type(io), io).__init__(io.popen.stdin, io.popen.stdout, execmodel)
 
-    execnet.gateway_io.Popen2IOMaster.__init__ = start_worker  # type: ignore[method-assign]
+    setattr(execnet.gateway_io.Popen2IOMaster, "__init__", start_worker)  # noqa: B010 - typed otherwise
     try:
         return int(pytest.main(args))
     finally:
@@ -73,8 +74,9 @@ def _redirect(*files: int) -> None:
     """Make file descriptors the standard streams."""
     for number, file in enumerate(files):
         os.dup2(file, number)
-    streams = (open(number, mode, closefd=False) for number, mode in enumerate("rww"))
-    sys.stdin, sys.stdout, sys.stderr = streams
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww")
+    )
 
 
 class _Worker:
@@ -96,7 +98,7 @@ class _Worker:
         self._pid = _fork(serve)
         os.close(reads[0])
         os.close(writes[1])
-        self.stdin, self.stdout = open(reads[1], "wb", buffering=0), open(writes[0], "rb", buffering=0)
+        self.stdin, self.stdout = os.fdopen(reads[1], "wb", 0), os.fdopen(writes[0], "rb", 0)
 
     def wait(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
