@@ -16,15 +16,16 @@ import pytest
 import torch
 
 
-def run_forked(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+def run_forked(pytester: pytest.Pytester, *args: str, folder: Path | None = None) -> pytest.RunResult:
     """Run pytest as `pytester.runpytest_subprocess` does: what it patches, or dies of, stays there.
 
-    Workers of pytest-xdist are forks of that process, and import the project under test by themselves.
+    Workers of pytest-xdist are forks of that process, and import the project under test by themselves. The run
+    is in `folder`, or else in the project.
     """
     out, err = pytester.path / "stdout", pytester.path / "stderr"
     basetemp = f"--basetemp={pytester.path.parent / f'{pytester.path.name}-basetemp'}"
     start = time.monotonic()
-    pid = _fork(lambda: _run_pytest([basetemp, *map(str, args)], out, err))
+    pid = _fork(lambda: _run_pytest([basetemp, *map(str, args)], folder or pytester.path, out, err))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     seconds = time.monotonic() - start
     with suppress(ValueError):
@@ -52,10 +53,11 @@ def _fork(run: Callable[[], int]) -> int:
     return pid
 
 
-def _run_pytest(args: list[str], out: Path, err: Path) -> int:
+def _run_pytest(args: list[str], folder: Path, out: Path, err: Path) -> int:
     writes = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     _redirect(os.open(os.devnull, os.O_RDONLY), os.open(out, writes), os.open(err, writes))
-    sys.path.insert(0, str(Path.cwd()))
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
     known = {*sys.modules}
 
     def start_worker(io: Any, _args: object, execmodel: Any) -> None:
