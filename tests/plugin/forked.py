@@ -19,8 +19,8 @@ import torch
 def run_forked(pytester: pytest.Pytester, *args: str, folder: Path | None = None) -> pytest.RunResult:
     """Run pytest as `pytester.runpytest_subprocess` does: what it patches, or dies of, stays there.
 
-    Workers of pytest-xdist are forks of that process, and import the project under test by themselves. The run
-    is in `folder`, or else in the project.
+    Workers of pytest-xdist are forks of that process, and import the project under test by themselves. It all
+    runs in `folder`, or else in the project.
     """
     out, err = pytester.path / "stdout", pytester.path / "stderr"
     basetemp = f"--basetemp={pytester.path.parent / f'{pytester.path.name}-basetemp'}"
