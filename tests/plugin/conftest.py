@@ -276,7 +276,7 @@ class Project:
         """Commit all files; return the commit's id."""
         if not (self.path / ".git").exists():
             (self.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n.benchmarks\n")
-            self.git("init", "-q", "-b", "main", "--template=")
+            self.git("init", "-q", "-b", "main")
         self.git("add", "-A")
         self.git("commit", "-qm", "what there is", "--allow-empty")
         return self.git("rev-parse", "HEAD")
