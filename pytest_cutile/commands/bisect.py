@@ -122,8 +122,8 @@ class Bisection:
     def _verdicts(self, junit: Path) -> Iterator[tuple[str, str]]:
         """Yield verdict and failure of each result of the case; several architectures have several."""
         for test in ET.parse(junit).iter("testcase"):  # noqa: S314 - our own file
-            known = {one.get("name"): one.get("value") or "" for one in test.iter("property")}
-            key, verdict = (known.get(f"cutile.{self.gate}.{name}") for name in ("key", "verdict"))
+            properties = {tag.get("name"): tag.get("value") or "" for tag in test.iter("property")}
+            key, verdict = (properties.get(f"cutile.{self.gate}.{name}") for name in ("key", "verdict"))
             if verdict and (key == self.case or "::" in self.case):
                 yield verdict, "\n".join(failure.text or "" for failure in test.iter("failure"))
 
