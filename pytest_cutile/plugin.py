@@ -389,9 +389,9 @@ def perf(
 @pytest.fixture
 def _cutile_named(request: pytest.FixtureRequest) -> None:
     """Refuse `perf` to a test of which nobody knew in time that its reports may have to wait."""
-    from pytest_cutile.pytest_parts.deferred import is_speed_test
+    from pytest_cutile.pytest_parts.deferred import measures
 
-    if not is_speed_test(request.node):
+    if not measures(request.node):
         message = "name perf among the test's arguments: request.getfixturevalue cannot give it"
         pytest.fail(message, pytrace=False)
 

@@ -59,7 +59,7 @@ def since_anchor(entry: Entry) -> tuple[Record, ...]:
     What another branch compared with an earlier anchor is not known to be as fast as this one.
     """
     records = _from_anchor(entry)
-    return *records[:1], *(one for one in records[1:] if one.compared_with == records[0].code)
+    return *records[:1], *(record for record in records[1:] if record.compared_with == records[0].code)
 
 
 def _from_anchor(entry: Entry) -> tuple[Record, ...]:
@@ -77,7 +77,7 @@ def work_of(entry: Entry) -> Work:
 
 def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> Stored | None:
     """Return the times since the anchor, of its work, and of this GPU if there are any; else None."""
-    comparable = (one for one in since_anchor(entry) if one.work == work_of(entry))
+    comparable = (record for record in since_anchor(entry) if record.work == work_of(entry))
     timed = _first_timed(baselines, comparable, regime)
     records = [timed[gpu_uuid]] if gpu_uuid in timed else [*timed.values()]
     used = [[run for run in record.runs if run.time_us(regime) is not None] for record in records]
@@ -111,15 +111,15 @@ def _first_timed(baselines: SpeedBaselines, records: Iterable[Record], regime: s
 
 def n_runs(baselines: SpeedBaselines, entry: Entry, gpu_uuid: str) -> int:
     """Return how many runs of a GPU are kept since the anchor."""
-    records = since_anchor(entry)
-    return sum(len(one.runs) for one in records if baselines.sessions[one.session].gpu_uuid == gpu_uuid)
+    sessions = {name for name, session in baselines.sessions.items() if session.gpu_uuid == gpu_uuid}
+    return sum(len(record.runs) for record in since_anchor(entry) if record.session in sessions)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     """Return the geometric mean of positive values; None if one of them is not known."""
-    known = [*values]
-    logs = [math.log(value) for value in known if value]
-    return math.exp(sum(logs) / len(logs)) if len(logs) == len(known) else None
+    every = [*values]
+    logs = [math.log(value) for value in every if value]
+    return math.exp(sum(logs) / len(logs)) if len(logs) == len(every) else None
 
 
 def unchanged_record(
@@ -233,5 +233,5 @@ def _pruned_entry(baselines: SpeedBaselines, entry: Entry) -> Entry:
         if (kind := (record.compared_with, _kind(baselines, record))) not in kinds:
             kinds.append(kind)
             needed.add(record.session)
-    kept_records = (one for one in reversed(pruned_records) if one.runs or one.session in needed)
+    kept_records = (record for record in reversed(pruned_records) if record.runs or record.session in needed)
     return replace(entry, records=tuple(kept_records))

@@ -147,8 +147,8 @@ def speed_files(folder: Path) -> list[SpeedBaselines]:
     """
     if not folder.is_dir():
         raise BaselineError(f"{folder}: there is no such folder")
-    found = (files.read_speed(path) for path in sorted(folder.glob("*.json")) if not files.is_static(path))
-    return [speed for speed in found if speed is not None]
+    paths = [path for path in sorted(folder.glob("*.json")) if not files.is_static(path)]
+    return [*filter(None, map(files.read_speed, paths))]
 
 
 def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
@@ -159,13 +159,14 @@ def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
     """
     if not path.exists():
         raise BaselineError(f"{path}: there is no such file or folder")
-    speed, static = [], []
+    speed: list[SpeedBaselines | None] = []
+    static: list[StaticBaselines | None] = []
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         if files.is_static(file):
             static.append(files.read_static(file, file.name.removesuffix("-static.json")))
         else:
             speed.append(files.read_speed(file))
-    return [one for one in speed if one is not None], [one for one in static if one is not None]
+    return [*filter(None, speed)], [*filter(None, static)]
 
 
 def summarize(folder: Path) -> list[str]:

@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     files = speed_files(options.baselines)
-    found = [(key, file) for file in files for key in sorted(file.entries) if options.name in key]
-    if not found:
+    cases = [(key, file) for file in files for key in sorted(file.entries) if options.name in key]
+    if not cases:
         kernels = sorted({key.partition("[")[0] for file in files for key in file.entries})
-        known = f"; it knows {', '.join(kernels)}" if kernels else ""
-        raise BaselineError(f"{options.baselines}: no case has {options.name!r} in its name{known}")
-    documents = [render_text(history(key, file)) for key, file in found]
+        hint = f"; it knows {', '.join(kernels)}" if kernels else ""
+        raise BaselineError(f"{options.baselines}: no case has {options.name!r} in its name{hint}")
+    documents = [render_text(history(key, file)) for key, file in cases]
     return 0, "\n\n".join(documents).splitlines()

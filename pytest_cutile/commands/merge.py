@@ -60,14 +60,14 @@ def _changes(into: Path, before: SpeedBaselines, after: SpeedBaselines) -> list[
     """Return a line for each case that was changed, and how many were."""
     notes = {}
     for key, entry in sorted(after.entries.items()):
-        known = before.entries.get(key)
-        if entry == known:
+        earlier = before.entries.get(key)
+        if entry == earlier:
             continue
-        had = {record.session for record in known.records} if known is not None else set()
+        had = {record.session for record in earlier.records} if earlier is not None else set()
         has = {record.session for record in entry.records}
         counts = [f"+{counted(len(has - had), 'session')}"] if has - had else []
         counts += [f"{counted(len(had - has), 'old session')} dropped"] if had - has else []
-        new = "" if known is not None else "new: "
+        new = "" if earlier is not None else "new: "
         notes[key] = new + (", ".join(counts) or ("a published figure" if new else "old runs dropped"))
     width = max(map(len, notes), default=0)
     lines = [f"{key.ljust(width)}  {note}" for key, note in notes.items()]

@@ -37,5 +37,4 @@ Gates: TypeAlias = "Mapping[str, Gate]"
 
 
 def load_gates() -> dict[str, type[Gate]]:
-    """Import the module of every gate: what reads results from other processes needs their types."""
     return {entry.name: pkgutil.resolve_name(entry.place) for entry in REGISTRY}

@@ -62,6 +62,8 @@ class Gate(ABC):
     Results go to `session.results`. A subclass is registered in `pytest_cutile.gates.REGISTRY`.
     """
 
+    has_inputs: ClassVar[bool] = True
+    """Whether it depends on the values of inputs: then the command that repeats a test names their seed."""
     measures: ClassVar[bool] = False
     """Whether its tests measure launches: alone on the GPU, and for pytest-benchmark's table."""
 

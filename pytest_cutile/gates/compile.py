@@ -20,6 +20,7 @@ from pytest_cutile.verdicts import Reason, Verdict
 class CompilingGate(Gate):
     """A gate about compiled kernels: asked of every case for each architecture under test, without a GPU."""
 
+    has_inputs = False
     result_type: ClassVar[type[Result]]
 
     def __init__(self, session: Session, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
@@ -34,8 +34,6 @@ _SAID_WITHOUT_TRACEBACK = (
     RevisionError,
     UncheckableOutput,
 )
-_NOT_THE_USERS = ("pytest_cutile.", "torch.autograd", "torch.overrides")
-"""Modules whose frames lie above and between the user's in a traceback."""
 
 
 class GateFailed(Failed):
@@ -145,17 +143,22 @@ class LaunchesOutcome(AbstractContextManager[None]):
 
 
 def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return `traceback` without the frames of this package and of autograd, unless there are no others."""
+    """Return `traceback` with the user's frames alone; all of it if there are none."""
     entries = []
     step = traceback
     while step is not None:
-        if not step.tb_frame.f_globals.get("__name__", "").startswith(_NOT_THE_USERS):
+        if is_users(step.tb_frame):
             entries.append(step)
         step = step.tb_next
     result: TracebackType | None = None
     for entry in reversed(entries):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result or traceback
+
+
+def is_users(frame: FrameType) -> bool:
+    """Say whether a frame is the user's: neither this package's nor torch's."""
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in {"pytest_cutile", "torch"}
 
 
 def breaks_the_context(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ class ChangedOnly:
         from pytest_cutile.baselines.errors import BaselineError
         from pytest_cutile.gates.unchanged import unchanged
         from pytest_cutile.pytest_parts.collection import DeclaredTest
-        from pytest_cutile.pytest_parts.deferred import is_speed_test
+        from pytest_cutile.pytest_parts.deferred import measures
         from pytest_cutile.revisions.modules import RevisionError
 
         run, settings = self._run, self._run.settings
@@ -27,7 +27,7 @@ class ChangedOnly:
             item.nodeid: item.task
             for item in items
             # Code that is the same in both revisions is as fast in both.
-            if isinstance(item, DeclaredTest) and (settings.changed_only or is_speed_test(item))
+            if isinstance(item, DeclaredTest) and (settings.changed_only or measures(item))
         }
         number, count = run.worker_place or (0, 1)
         try:

@@ -71,7 +71,7 @@ class DeferredReports:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test that measures speed; report it unless a case is pending."""
-        if not is_speed_test(item):
+        if not measures(item):
             return None
         from pytest_cutile.gates.speed import suite_of
 
@@ -101,7 +101,7 @@ class DeferredReports:
             from pytest_cutile.pytest_parts.meeting import measuring_for
 
             self._measuring = measuring_for(session.config, self._run.progress)
-            self._measuring.prepare([item.nodeid for item in session.items if is_speed_test(item)])
+            self._measuring.prepare([item.nodeid for item in session.items if measures(item)])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -201,16 +201,10 @@ def _failed_itself(report: pytest.TestReport) -> bool:
     return report.failed and not str(report.longrepr).startswith("[XPASS(strict)]")
 
 
-def is_speed_test(item: pytest.Item) -> bool:
-    """Say whether a test may add a case to the `SpeedSuite`: the gate `speed` does, and `perf`."""
-    gate = getattr(item, "gate", None)
-    return (gate is not None and gate.name == "speed") or "perf" in getattr(item, "fixturenames", ())
-
-
 def measures(item: pytest.Item) -> bool:
-    """Say whether a test may measure launches, for whatever gate."""
+    """Say whether a test may add a case to the `SpeedSuite`: a gate that measures does, and `perf`."""
     gate = getattr(item, "gate", None)
-    return is_speed_test(item) or (gate is not None and gate.measures)
+    return (gate is not None and gate.measures) or "perf" in getattr(item, "fixturenames", ())
 
 
 def _xdist_worker(config: pytest.Config) -> Any:

@@ -120,13 +120,11 @@ def _places(
 
 
 def _innermost_of_user(error: BaseException) -> Iterator[Place]:
-    """Yield the innermost line that is neither this package's nor torch's: where a reference raised."""
-    of_user = [
-        Place.of(frame, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in {"pytest_cutile", "torch"}
-    ]
-    yield from of_user[-1:]
+    """Yield the user's innermost line: where a reference raised."""
+    from pytest_cutile.gates.outcome import is_users
+
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    yield from [Place.of(frame, line) for frame, line in frames if is_users(frame)][-1:]
 
 
 def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str = "") -> ReprExceptionInfo:

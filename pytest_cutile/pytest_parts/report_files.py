@@ -96,16 +96,16 @@ def _environment(run: PytestRun) -> dict[str, str]:
     from pytest_cutile.compiler.toolchain import CompilerMissing, toolchain_versions
     from pytest_cutile.gpu.nvml import NoGpuError, driver_environment
 
-    found = {
+    environment = {
         "command": shlex.join(["pytest", *map(str, run.config.invocation_params.args)]),
         "commit": run.session.checkout.commit,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "pytest": pytest.__version__,
     }
     with suppress(PackageNotFoundError):
-        found["torch"] = version("torch")
+        environment["torch"] = version("torch")
     with suppress(CompilerMissing):
-        found |= toolchain_versions()
+        environment |= toolchain_versions()
     with suppress(NoGpuError):
-        found |= driver_environment()
-    return {name: text for name, text in found.items() if text}
+        environment |= driver_environment()
+    return {name: text for name, text in environment.items() if text}

@@ -31,7 +31,7 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
     """Return the command that repeats a test that failed, and the seed of its inputs if it has any."""
     task: Task | None = getattr(item, "task", None)
     arch = arch_of(item, session)
-    if not getattr(item, "has_inputs", True) or (task is not None and task.gate in ("compile", "static")):
+    if not getattr(getattr(item, "gate", item), "has_inputs", True):
         seed, interpreted = "", False
     else:
         from pytest_cutile.gates.correct import seed_of

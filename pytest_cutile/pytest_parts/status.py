@@ -14,6 +14,8 @@ from typing import Any, TextIO
 
 import pytest
 
+from pytest_cutile.gates import REGISTRY
+
 QUIET_SECONDS = 2.0
 """Silence of pytest after which the status line appears on a terminal."""
 LOG_SECONDS = 30.0
@@ -21,7 +23,7 @@ LOG_SECONDS = 30.0
 TICK_SECONDS = 0.25
 ENOUGH_TESTS = 3
 """Tests of a kind that must have ended before others of that kind are estimated."""
-_OURS = re.compile(r"::(correct|compile|static|speed|search)\[")
+_OURS = re.compile(rf"::({'|'.join(gate.name for gate in REGISTRY)}|search)\[")
 """Tests of declared kernels, by their ids: what pytest-xdist's controller knows of its workers' tests."""
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _LINE_BELOW = "\x1bD\x1b[A"

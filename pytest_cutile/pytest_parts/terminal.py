@@ -148,18 +148,18 @@ def _print(terminalreporter: Any, document: Document) -> None:
 
 def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
     """Yield which cases share the root cause of `shown`, and in which ones the gate found nothing wrong."""
-    own = shown.result
-    if own is None:
+    blamed = shown.result
+    if blamed is None:
         return
     archs = len({result.arch for _, result in alike if result is not None}) > 1
     others = [
         f"{result.case} {result.arch}" if archs else result.case
         for _, result in alike
-        if result is not None and result is not own
+        if result is not None and result is not blamed
     ]
     if others:
         yield f"  the same in {_abridged(others)} (-v shows each)"
-    of_kernel = [result for result in results if result.subject == own.subject]
+    of_kernel = [result for result in results if result.subject == blamed.subject]
     right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
     right -= {result.case for result in of_kernel if result.verdict in FAILED}
     if right:

@@ -21,11 +21,9 @@ class Controller:
         """Watch over the workers, if there are any."""
         plugins = session.config.pluginmanager
         if plugins.hasplugin("dsession"):
-            from pytest_cutile.gates import load_gates
             from pytest_cutile.pytest_parts.deferred import LostTests
             from pytest_cutile.pytest_parts.meeting import Meeting
 
-            load_gates()  # the types of the results that workers send
             plugins.register(Meeting(session.config, self._run.progress), "cutile-meeting")
             plugins.register(LostTests(self._run.results), "cutile-lost-tests")
 

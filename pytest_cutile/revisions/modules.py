@@ -67,6 +67,8 @@ class Revision:
         """The project in the revision's tree; absent if the revision lacks it."""
         self._trees = _Trees(repository.top, tree, repository.files())
         self._modules: dict[str, ModuleType] = {}
+        self._elsewhere: dict[str, ModuleType] = {}
+        """Modules whose files are in neither tree: most are, and swapping need not look at them again."""
         self._specs: dict[tuple[str, str], KernelSpec | None] = {}
         self._shared_files: dict[str, str] = {}
         self._hidden: dict[str, ModuleType] | None = None
@@ -106,7 +108,7 @@ class Revision:
             self._hidden = None
             self._modules = {
                 name: module
-                for name, module in list(sys.modules.items())
+                for name, module in {**self._modules_of_trees(), **_loaded(hidden)}.items()
                 if name in hidden or self._is_revision(module) or self._is_leak(name, module)
             }
             for name in self._modules:
@@ -192,7 +194,7 @@ class Revision:
             return module if self._is_revision(module) else None
 
     def _check_origins(self) -> None:
-        for name, module in list(sys.modules.items()):
+        for name, module in self._modules_of_trees().items():
             if self._is_leak(name, module):
                 raise RevisionError(
                     f"the module {name} of {self} was imported from {module.__file__}, which belongs to "
@@ -201,6 +203,18 @@ class Revision:
                 )
 
     # -- whose module is it? --------------------------------------------------------------------------
+
+    def _modules_of_trees(self) -> dict[str, ModuleType]:
+        """Return the loaded modules that may be of one of the trees."""
+        found = {}
+        for name, module in list(sys.modules.items()):
+            if self._elsewhere.get(name) is module:
+                continue
+            if _file(module) is None or self._is_working(module) or self._is_revision(module):
+                found[name] = module
+            else:
+                self._elsewhere[name] = module
+        return found
 
     def _is_working(self, module: ModuleType) -> bool:
         return any(map(self._trees.is_working, _places(module)))
@@ -215,7 +229,7 @@ class Revision:
         """Return the project's modules, and the namespace packages around them."""
         modules = {
             name: module
-            for name, module in list(sys.modules.items())
+            for name, module in self._modules_of_trees().items()
             if not _is_shared(name) and self._is_working(module)
         }
         for parent in {parent for name in modules for parent in _parents(name)}:
@@ -433,6 +447,10 @@ def _spec_places(spec: ModuleSpec) -> list[str]:
     if spec.has_location and spec.origin is not None:
         return [spec.origin]
     return [place for place in spec.submodule_search_locations or [] if Path(place).is_absolute()]
+
+
+def _loaded(names: Iterable[str]) -> dict[str, ModuleType]:
+    return {name: sys.modules[name] for name in names if name in sys.modules}
 
 
 def _attribute(module: ModuleType | None, qualname: str) -> Any:

@@ -24,7 +24,7 @@ class BaselineLaunchFailed(RuntimeError):  # noqa: N818 - reads as what happened
 def with_own_imports(revision: Revision, launcher: Callable[..., Any]) -> Callable[..., Any]:
     """Return a launcher of the revision whose imports, while it runs, find the revision's modules.
 
-    Swapping modules takes 40 ms, so a launcher whose first call imported nothing is called without.
+    Swapping modules takes milliseconds, so a launcher whose first call imported nothing is called without.
     """
     imports_nothing = False
 

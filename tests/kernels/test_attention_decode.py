@@ -3,6 +3,7 @@
 import pytest
 
 from kernels import attention_decode as module
+from kernels._launch import ARCHITECTURES
 from kernels._split_kv import merge_parts
 from kernels.attention_decode import SPEC, AttentionDecodeConfig, attention_decode, choose_config
 from pytest_cutile import Work
@@ -10,19 +11,6 @@ from pytest_cutile.compiler import record_launches
 from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
-
-ARCHITECTURES = (
-    "sm_80",
-    "sm_86",
-    "sm_89",
-    "sm_90",
-    "sm_100",
-    "sm_103",
-    "sm_110",
-    "sm_120",
-    "sm_121",
-    "sm_999",
-)
 
 
 def half(*shape, **kwargs):
@@ -144,7 +132,7 @@ def test_keys_beyond_the_last_are_never_seen():
     )
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, "sm_999"])
 @pytest.mark.parametrize("heads_per_sm", [0.01, 0.95, 10])
 @pytest.mark.parametrize("keys", [1, 128, 4096, 1_000_000])
 @pytest.mark.parametrize("head_dim", [64, 256])

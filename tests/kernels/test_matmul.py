@@ -7,6 +7,7 @@ import pytest
 
 from kernels import matmul
 from kernels._gemm import GemmConfig, choose_tiles, count_blocks, count_tiles
+from kernels._launch import ARCHITECTURES
 from pytest_cutile import Work
 from pytest_cutile.compiler import record_launches
 from pytest_cutile.interpreter import interpret
@@ -14,18 +15,6 @@ from pytest_cutile.interpreter import interpret
 torch = pytest.importorskip("torch")
 
 H200: dict[str, Any] = {"arch": "sm_90", "sms": 132}
-ARCHITECTURES = (
-    "sm_80",
-    "sm_86",
-    "sm_89",
-    "sm_90",
-    "sm_100",
-    "sm_103",
-    "sm_110",
-    "sm_120",
-    "sm_121",
-    "sm_999",
-)
 
 
 def ones(*shape, dtype=torch.float8_e4m3fn, **kwargs):
@@ -76,7 +65,7 @@ def test_dtype_of_the_result():
     assert matmul.matmul(ones(0, 3, dtype=torch.half), ones(3, 4, dtype=torch.half)).dtype == torch.half
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, "sm_999"])
 @pytest.mark.parametrize("size", [64, 1024, 8192])
 def test_every_architecture_has_a_configuration(arch, size):
     def choose(itemsize, **options):

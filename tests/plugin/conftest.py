@@ -1,17 +1,25 @@
 """An inner project with a declared kernel in plain torch and a timer that a file drives: no GPU needed."""
 
 import contextlib
+import importlib
 import json
+import pkgutil
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-# pytester forgets modules that an inner run imported first, and torch cannot be imported twice.
+# pytester forgets modules that an inner run imported first: torch cannot be imported twice, and each run
+# would import all others anew.
 import torch._dynamo  # noqa: F401
+
+import pytest_cutile
+from tests.plugin.forked import run_forked
 
 import cuda.tile  # noqa: F401  isort: skip
 
@@ -20,8 +28,12 @@ from pytest_cutile.pytest_parts.reporting import results_of
 from pytest_cutile.results import Result
 from pytest_cutile.verdicts import Verdict
 
-with contextlib.suppress(ModuleNotFoundError):  # it can, but its plugin would do so in each run
-    import hypothesis  # noqa: F401
+with contextlib.suppress(ModuleNotFoundError):
+    import hypothesis.internal.observability  # noqa: F401 - its plugin does so at the end of each run
+
+for module in pkgutil.walk_packages(pytest_cutile.__path__, "pytest_cutile."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 
 ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
 
@@ -29,6 +41,8 @@ TIMER = '''
 import json
 import os
 import pathlib
+
+import pytest
 
 import pytest_cutile
 from pytest_cutile.gates.speed import measure_requested
@@ -126,7 +140,10 @@ def measure_here(fresh, requests, processes):
     return [{request.key: measure(request) for request in requests} for _ in range(processes)]
 
 
-FreshProcesses.__call__ = measure_here
+def pytest_configure(config):
+    patched = pytest.MonkeyPatch()
+    patched.setattr(FreshProcesses, "__call__", measure_here)
+    config.add_cleanup(patched.undo)
 """
 """Measure again without further processes: most tests need none."""
 
@@ -245,8 +262,9 @@ class Project:
 
     def run(self, *args: str, gates: str = "cutile_correct or cutile_speed") -> pytest.RunResult:
         """Run pytest on the declared kernels' GPU gates; the timer stands in for a GPU."""
-        selection = ("-m", gates) if gates else ()
-        return self.pytester.runpytest_inprocess(*selection, *args)
+        args = ("-m", gates, *args) if gates else args
+        has_workers = any(arg.startswith("-n") for arg in args)
+        return run_forked(self.pytester, *args) if has_workers else self.pytester.runpytest_inprocess(*args)
 
     def record(self, *burst: object, args: Sequence[str] = (), **times: Any) -> None:
         """Record a baseline, of 40 us unless times are given."""
@@ -293,13 +311,24 @@ def project(pytester) -> Project:
     return Project(pytester)
 
 
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory) -> Path:
+    """A folder for the project that all tests with `paired` begin with; the first one makes it."""
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    return folder / "project"
+
+
 @pytest.fixture
-def paired(project: Project) -> Project:
+def paired(project: Project, recorded: Path) -> Project:
     """A project with a committed baseline, 40 us in bursts and 50 us sustained, whose kernel has changed."""
+    if recorded.exists():
+        shutil.copytree(recorded, project.path, dirs_exist_ok=True)
+        return project
     project.commit()
     project.record(40.0, sustained=50.0)
     project.commit()
     project.edit("return x * 2", "return x + x")
+    shutil.copytree(project.path, recorded)
     return project
 
 

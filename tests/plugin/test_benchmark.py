@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 pytest.importorskip("pytest_benchmark")
 
 
@@ -56,7 +58,7 @@ def test_compare(project):
 
 def test_histogram(project):
     # In a process of its own: pygal brings an importlib_metadata that does not survive pytester's clean-up.
-    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", "--benchmark-histogram=hist")
+    result = run_forked(project.pytester, "-m", "cutile_speed", "--benchmark-histogram=hist")
     result.assert_outcomes(passed=1)
     assert list(project.path.glob("hist*.svg"))
 

@@ -2,8 +2,13 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+import pytest_cutile.commands.bisect
+from pytest_cutile.cli import main
+from tests.plugin.forked import run_forked
 
 SPILLS = (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 256, 256, 64"),)
 
@@ -16,6 +21,27 @@ def bisect(project, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
     )
+
+
+@pytest.fixture
+def bisect_here(pytester, monkeypatch, capsys):
+    """`pytest-cutile bisect` in this process, whose pytest is a fork; returns exit status and output."""
+
+    def run(command, *, cwd, **_):
+        *python, module = command[:4]
+        assert (python, module) == ([sys.executable, "-P", "-m"], "pytest")
+        result = run_forked(pytester, *command[4:], folder=cwd)
+        return subprocess.CompletedProcess(command, int(result.ret), result.stdout.str())
+
+    processes = SimpleNamespace(run=run, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
+    monkeypatch.setattr(pytest_cutile.commands.bisect, "subprocess", processes)
+
+    def bisect_here(*arguments):
+        capsys.readouterr()
+        status = main(["bisect", *arguments])
+        return status, capsys.readouterr().out
+
+    return bisect_here
 
 
 STATIC = ("--gate", "static", "--arch", "sm_90")
@@ -54,19 +80,19 @@ def test_a_commit_that_does_not_compile_is_left_out(static):
 
 
 @pytest.mark.parametrize(("us", "status"), [(44.0, 1), (40.0, 0)])
-def test_a_step_measures_beside_the_good_commit(paired, us, status):
+def test_a_step_measures_beside_the_good_commit(paired, bisect_here, us, status):
     paired.commit()
     paired.times(us)
-    result = bisect(paired, "scale[n8]", "--good", "HEAD~1", "--step")
-    assert result.returncode == status, result.stdout + result.stderr
+    found, output = bisect_here("scale[n8]", "--good", "HEAD~1", "--step")
+    assert found == status, output
 
 
-def test_a_step_is_good_where_the_code_is_the_good_commits(static):
+def test_a_step_is_good_where_the_code_is_the_good_commits(static, bisect_here):
     static.project.commit()
     with static.file.open("a") as file:
         file.write("# nothing that a kernel sees\n")
-    result = bisect(static.project, "mm[n256]", "--good", "HEAD", "--arch", "sm_90", "--step")
-    assert result.returncode == 0, result.stdout + result.stderr
+    status, output = bisect_here("mm[n256]", "--good", "HEAD", "--arch", "sm_90", "--step")
+    assert status == 0, output
 
 
 def test_a_step_cannot_tell_of_a_case_that_is_not_there_yet(static):
@@ -85,8 +111,8 @@ def test_a_step_cannot_tell_of_a_case_that_is_not_there_yet(static):
         (("mm[n256]", "--good", "HEAD", "--arch", "sm_90"), "the gate speed says pass"),
     ],
 )
-def test_what_cannot_be_searched_is_said(static, arguments, said):
+def test_what_cannot_be_searched_is_said(static, bisect_here, arguments, said):
     static.project.commit()
-    result = bisect(static.project, *arguments)
-    assert result.returncode == 1
-    assert said in result.stdout
+    status, output = bisect_here(*arguments)
+    assert status == 1
+    assert said in output

@@ -4,6 +4,8 @@ import textwrap
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 
 def test_it_is_reported_after_the_others_and_once(project):
     project.record(40.0)
@@ -90,8 +92,8 @@ def test_an_interrupted_run_does_too(project):
     project.record(40.0)
     project.times(43.2)
     project.pytester.makepyfile(test_other="def test_other(): raise KeyboardInterrupt\n")
-    result = project.pytester.runpytest_subprocess(
-        "mykernels", "test_other.py", "-m", "not (cutile_compile or cutile_static)"
+    result = run_forked(
+        project.pytester, "mykernels", "test_other.py", "-m", "not (cutile_compile or cutile_static)"
     )
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["inconclusive: scale[[]n8[]] may be slower; the run ended *"])

@@ -130,7 +130,7 @@ SPEC = pytest_cutile.KernelSpec(
     launch=rows,
     reference=lambda x: x * 2,
     inputs=lambda make_tensor, m, n: (make_tensor((m, n), "float32"),),
-    cases=[pytest_cutile.Case(name="a", params={"m": 300, "n": 64}, speed=False)],
+    cases=[pytest_cutile.Case(name="a", params={"m": 30, "n": 64}, speed=False)],
 )
 """
 

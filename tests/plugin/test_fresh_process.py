@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 SLOW_ELSEWHERE = """
 import os
 START = "PYTEST_CUTILE_RUN" not in os.environ  # not configured yet: set only by a process before this one
@@ -37,7 +39,7 @@ def fresh(project, monkeypatch):
 
 
 def run(project, *args, tests="test_mine.py"):
-    return project.pytester.runpytest_subprocess(tests, "-p", "no:benchmark", *args)
+    return run_forked(project.pytester, tests, "-p", "no:benchmark", *args)
 
 
 def processes(project):
@@ -209,6 +211,8 @@ def test_a_later_suspect_of_a_test_is_measured_although_the_first_call_is_none(f
 def test_what_a_test_fails_with_there_is_said(fresh):
     fixture = """
 import pytest
+
+from tests.plugin.forked import run_forked
 
 @pytest.fixture
 def licence():

@@ -9,6 +9,7 @@ import pytest
 from pytest_cutile.locking import replace_file
 from pytest_cutile.pytest_parts import report_files
 from pytest_cutile.reports.formats import FORMATS
+from tests.plugin.forked import run_forked
 
 
 def report_after(project, *args: str, ret: int = 0, gates: str = "cutile_correct or cutile_speed"):
@@ -75,7 +76,7 @@ def test_it_replaces_and_an_interrupted_run_says_so(project):
         def test_second(): raise KeyboardInterrupt
         """
     )
-    project.pytester.runpytest_subprocess("--kernel-json=report.json", "test_mine.py")
+    run_forked(project.pytester, "--kernel-json=report.json", "test_mine.py")
     report = json.loads((project.path / "report.json").read_text())
     assert report["unfinished"]
     assert [case["name"] for case in report["cases"]] == ["test_first"]

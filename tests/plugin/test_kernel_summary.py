@@ -4,6 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 
 @pytest.fixture
 def summary(project):
@@ -56,7 +58,7 @@ def test_an_interrupted_run_says_so(project, summary):
         def test_third(perf): perf(lambda: None, bytes=1e8)
         """
     )
-    result = project.pytester.runpytest_subprocess("--kernel-summary=summary.md", "test_mine.py")
+    result = run_forked(project.pytester, "--kernel-summary=summary.md", "test_mine.py")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     text = summary.read_text()
     assert "**The run was stopped before its end.**" in text

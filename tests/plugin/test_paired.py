@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 SLOW = {
     "burst": {"us": 42.4, "sustained": 50.0},
     "sustained": {"us": 40.0, "sustained": 54.0},
@@ -476,11 +478,11 @@ def test_an_operator_that_the_baseline_would_register_again_stays_todays(project
     text = file.read_text().replace("\nimport pytest_cutile\n", OPERATOR, 1)
     file.write_text(text.replace("def scale(x):\n    return x * 2\n", ""))
     project.commit()
-    assert project.pytester.runpytest_subprocess("-m", "cutile_speed", "--update-baselines").ret == 0
+    assert run_forked(project.pytester, "-m", "cutile_speed", "--update-baselines").ret == 0
     project.commit()
     project.edit("return x * 2", "return x + x")
     project.times(44.0, baseline=44.0)  # whoever timed one operator twice would see no change
-    result = project.pytester.runpytest_subprocess("-m", "cutile_speed")
+    result = run_forked(project.pytester, "-m", "cutile_speed")
     result.assert_outcomes(failed=1)
     output = pytest.LineMatcher([unwrapped(result)])
     output.fnmatch_lines(["*10.0% slower*registers the operator cutile_tests_paired::scale *"])

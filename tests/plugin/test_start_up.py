@@ -72,6 +72,13 @@ sys.meta_path.insert(0, Missing())
 """
 
 
+def run_without(pytester, names, *args, **environment):
+    """Run pytest where packages are not installed."""
+    (pytester.path / "missing.py").write_text(WITHOUT.format(names=names))
+    path = os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")])
+    return run(pytester, "-p", "missing", *args, PYTHONPATH=path, **environment)
+
+
 ALL = ("torch", "pynvml", "cuda", "numpy")
 WITHOUT_PLUGINS = ("-p", "no:benchmark", "-p", "no:xdist", "-p", "no:cacheprovider")
 
@@ -85,16 +92,8 @@ WITHOUT_PLUGINS = ("-p", "no:benchmark", "-p", "no:xdist", "-p", "no:cacheprovid
     ids=lambda value: "-".join(value) or "nothing",
 )
 def test_no_warnings_whatever_is_missing(pytester, names, args):
-    (pytester.path / "missing.py").write_text(WITHOUT.format(names=names))
     pytester.makepyfile("def test_nothing(): pass\ndef test_arch(arch): assert arch == 'sm_121'\n")
-    result = run(
-        pytester,
-        "-p",
-        "missing",
-        *args,
-        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
-        CUDA_VISIBLE_DEVICES="",
-    )
+    result = run_without(pytester, names, *args, CUDA_VISIBLE_DEVICES="")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed" in result.stdout
     assert not re.search(r"\d+ warning|Warning", result.stdout + result.stderr)
@@ -102,17 +101,10 @@ def test_no_warnings_whatever_is_missing(pytester, names, args):
 
 def test_kernels_are_collected_as_on_windows_or_macos(pytester):
     """Pretended: no flock, no NVML, no cuda-tile. One kernel imports cuda.tile, the other one does not."""
-    (pytester.path / "missing.py").write_text(WITHOUT.format(names=("fcntl", "pynvml", "cuda")))
     pytester.makepyfile(scale=KERNEL, tiled="import cuda.tile\n")
     pytester.makeini("[pytest]\ncutile_kernels =\n    scale\n    tiled\n")
-    result = run(
-        pytester,
-        "-p",
-        "missing",
-        *WITHOUT_PLUGINS,
-        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
-        CUDA_VISIBLE_DEVICES="",
-    )
+    names = ("fcntl", "pynvml", "cuda")
+    result = run_without(pytester, names, *WITHOUT_PLUGINS, CUDA_VISIBLE_DEVICES="")
     missing = "cuda-tile is not installed"
     for text in (
         "2 failed, 3 skipped",
@@ -126,13 +118,7 @@ def test_kernels_are_collected_as_on_windows_or_macos(pytester):
 
 
 def test_a_gate_without_torch_says_how_to_get_it(pytester):
-    (pytester.path / "missing.py").write_text(WITHOUT.format(names=("torch",)))
     pytester.makepyfile("def test_tensor(make_tensor): make_tensor((2,), 'float32')\n")
-    result = run(
-        pytester,
-        "-p",
-        "missing",
-        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
-    )
+    result = run_without(pytester, ("torch",))
     assert result.returncode == 1
     assert "pip install 'pytest-cutile[torch]'" in result.stdout

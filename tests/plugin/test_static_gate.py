@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pytest_cutile.compiler import toolchain
+from tests.plugin.forked import run_forked
 
 # -- what must alarm ----------------------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ def test_the_fingerprint_is_the_same_in_another_folder_and_process(static):
     (moved / "mm.py").rename(moved / "product.py")
     ini = (static.project.path / "tox.ini").read_text().replace("mykernels", "elsewhere")
     (static.project.path / "tox.ini").write_text(ini)
-    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static", "--update-baselines")
+    result = run_forked(static.project.pytester, "-m", "cutile_static", "--update-baselines")
     result.assert_outcomes(passed=1)
     assert (static.entry()["fingerprint"], static.entry()["source"]) == (
         first["fingerprint"],
@@ -278,11 +279,11 @@ def test_a_kernel_whose_work_cannot_be_counted_is_compared_by_its_other_facts(st
         """
     )
     said = "no time is predicted of mm_kernel: what it executes could not be counted (IndexError: an oper*"
-    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static")
+    result = run_forked(static.project.pytester, "-m", "cutile_static")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["mm * no *s", said])
     static.change(TWICE, ("64, 64, 32", "256, 256, 32"))
-    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static", "-n", "1")
+    result = run_forked(static.project.pytester, "-m", "cutile_static", "-n", "1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E   *something worse: spills, in bytes per thread: 0 -> *", said])
 
@@ -509,7 +510,7 @@ def test_all_says_which_baselines_it_cannot_compare_with(static):
 def test_with_xdist_a_regression_fails_the_same(static):
     static.record()
     static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
-    result = static.project.pytester.runpytest_subprocess("-n", "1", "-m", "cutile_static", "--kernel-report")
+    result = run_forked(static.project.pytester, "-n", "1", "-m", "cutile_static", "--kernel-report")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["    registers per thread * 255", "mm *regression (worse-code)"])
 

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_cutile.pytest_parts.collection import CASES_AHEAD, next_cases
 from tests.plugin.conftest import KERNEL
+from tests.plugin.forked import run_forked
 
 pytest.importorskip("xdist")
 
@@ -75,17 +76,13 @@ def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL)
     for options in ((), ("--update-baselines", "--reason", "why")):
-        result = project.pytester.runpytest_subprocess(
-            "-m", "cutile_speed", "-n", "1", "-p", "no:benchmark", *options
-        )
+        result = run_forked(project.pytester, "-m", "cutile_speed", "-n", "1", "-p", "no:benchmark", *options)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["*its worker process ended before it could report the test*"])
     assert project.baseline.read_text() == before
 
 
 RAISE = """
-from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
-
 def raises(*_):
     raise MemoryError("no room to fork")
 
@@ -96,15 +93,14 @@ def raises(*_):
 @pytest.mark.parametrize(
     ("options", "us"), [((), 43.2), ((), 48.0), (("-n", "1", "--perf-strict", "-p", "no:benchmark"), 43.2)]
 )
-@pytest.mark.parametrize("what", ["FreshProcesses.__call__", "FileTimer.environment"])
+@pytest.mark.parametrize("what", ["measure_here", "FileTimer.environment"])
 def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, what, us):
     project.record(40.0)
     before = project.baseline.read_text()
     project.times(us)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + RAISE.format(what=what))
-    run = project.pytester.runpytest_subprocess if options else project.pytester.runpytest_inprocess
-    result = run("-m", "cutile_speed", *options)
+    result = run_forked(project.pytester, "-m", "cutile_speed", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*MemoryError: no room to fork*"])
@@ -137,7 +133,7 @@ def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL.partition("def")[0] + DIE.format(what=dies))
     options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md", "--junitxml=junit.xml")
-    result = project.pytester.runpytest_subprocess("-m", "cutile_correct or cutile_speed", *options)
+    result = run_forked(project.pytester, "-m", "cutile_correct or cutile_speed", *options)
     result.assert_outcomes(passed=1, failed=1)
     row = "scale *n8 *sm_90 *correct, not-measured"
     result.stdout.fnmatch_lines([row, f"not measured: 1 speed: {why}"])
@@ -163,7 +159,7 @@ def test_a_test_function_whose_worker_died_while_it_was_held_was_not_measured(pr
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL)
     options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md")
-    result = project.pytester.runpytest_subprocess("test_mine.py", *options)
+    result = run_forked(project.pytester, "test_mine.py", *options)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"test_mine  {case} *not-measured"])
     assert "no case was run" not in (project.path / "summary.md").read_text()
@@ -177,7 +173,7 @@ def test_a_wrong_architecture_is_one_usage_error(project):
 
 def test_a_revision_that_is_none_is_one_usage_error(project):
     project.git("init", "-q")
-    result = project.pytester.runpytest_subprocess("-n", "2", "--perf-baseline=git:nowhere")
+    result = run_forked(project.pytester, "-n", "2", "--perf-baseline=git:nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*git:nowhere: git finds no commit 'nowhere'*"])
     assert "INTERNALERROR" not in result.stdout.str()
@@ -190,7 +186,7 @@ def test_a_checkout_elsewhere_records_its_clean_commit(project):
     shutil.copytree(project.path, elsewhere)
     options = ("-m", "cutile_speed", "--dist", "each", "-p", "no:benchmark", "--update-baselines")
     tx = ("--tx", f"popen//chdir={elsewhere}")
-    result = project.pytester.runpytest_subprocess(*options, *tx)
+    result = run_forked(project.pytester, *options, *tx)
     result.assert_outcomes(passed=1)
     assert (elsewhere / "_pytest").exists()
     assert not project.baseline.exists()
@@ -221,7 +217,7 @@ def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, seco
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + FLEET.format(second=second))
     options = ("--dist", "each", "--tx", "2*popen", "-p", "no:benchmark", "--arch", "native")
-    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, "mykernels")
+    result = run_forked(project.pytester, "-m", "cutile_speed", *options, "mykernels")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(rows)
 
@@ -254,7 +250,7 @@ def test_a_fleet_says_which_of_its_gpus_is_slower(project):
         "--junitxml=j.xml",
     )
     summary = ("--kernel-summary", "summary.md")
-    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, *summary, "mykernels")
+    result = run_forked(project.pytester, "-m", "cutile_speed", *options, *summary, "mykernels")
     result.assert_outcomes(passed=1, failed=1)
     gpu = f"{socket.gethostname()} GPU-d91fcf89"
     result.stdout.fnmatch_lines(
@@ -280,7 +276,7 @@ def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, option
     )
     project.pytester.makeini("[pytest]\nfilterwarnings = error\n")
     project.pytester.makepyfile(test_mine=test)
-    project.pytester.runpytest_subprocess("-n", "1", "-p", "no:benchmark", "test_mine.py", *options)
+    run_forked(project.pytester, "-n", "1", "-p", "no:benchmark", "test_mine.py", *options)
     assert (project.path / "chosen").exists() is chosen
 
 
@@ -290,7 +286,7 @@ def test_a_revision_that_another_checkout_lacks_fails_its_tests(project):
     shutil.copytree(project.path, elsewhere)
     project.git("branch", "newer")
     options = ("-m", "cutile_speed", "-p", "no:benchmark", "--perf-baseline=git:newer", "--dist", "each")
-    result = project.pytester.runpytest_subprocess(*options, "--tx", f"popen//chdir={elsewhere}")
+    result = run_forked(project.pytester, *options, "--tx", f"popen//chdir={elsewhere}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*git finds no commit 'newer' in *-elsewhere*"])

@@ -115,7 +115,6 @@ OPTIONS = (
         name="--perf-all",
         help="Measure also the cases whose code, launch and environment are those of a recorded session. "
         "Without it they pass as unchanged.",
-        read=lambda config: {"perf_all": config.getoption("--perf-all")},
         in_fresh_process=False,
     ),
     Option(
