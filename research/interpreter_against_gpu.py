@@ -31,6 +31,7 @@ import torch
 import kernels
 from pytest_cutile import KernelSpec
 from pytest_cutile.interpreter import Options, interpret
+from pytest_cutile.tensors import make_tensor
 from research.operations import Example, all_examples
 from tools.gpu_runs.gpu_state import raise_if_broken, use_one_of
 from tools.gpu_runs.inputs import make_arguments
@@ -240,6 +241,7 @@ def tasks_for(arch: str, options: argparse.Namespace) -> list[Task]:
 def start_comparing(number: int, *, devices: Sequence[int], arch: str) -> Handler:
     """Prepare a process that compares, on one of `devices`, or interprets twice if there are none."""
     use_one_of(devices, number)
+    make_tensor.GENERATED_ON_CPU = sys.maxsize  # both get the same inputs, however large
     examples = {(each.operation, each.dtype): each for each in all_examples()}
     specs = {spec.name: spec for spec in declared()}
 
