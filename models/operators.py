@@ -1,12 +1,14 @@
 """Launchers of `kernels/` as operators of PyTorch: `torch.compile` and CUDA graphs take each as one step.
 
-Operators are in the namespace `cutile_models`. None waits for the GPU, and none has a gradient. Those of
-prefill read `bounds` on the CPU, those of decoding on the GPU.
+Operators are in the namespace `cutile_models`. A paired measurement imports this module of another git
+revision into the same process: its operators are in a namespace of their own. None waits for the GPU, and
+none has a gradient. Those of prefill read `bounds` on the CPU, those of decoding on the GPU.
 """
 
 # Without `from __future__ import annotations`: torch reads the schema from the annotations.
 
 from collections.abc import Callable, Sequence
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -34,6 +36,8 @@ from kernels import (
 )
 
 NAMESPACE = "cutile_models"
+if hasattr(torch.ops.cutile_models, "rope"):  # today's are registered
+    NAMESPACE = f"{NAMESPACE}_{crc32(__file__.encode()):08x}"
 
 
 # -- rotary embedding, norm, gate -------------------------------------------------------------------

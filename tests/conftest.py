@@ -1,10 +1,15 @@
 """What all tests share: the processes that they start, and random numbers."""
 
+import contextlib
 import gc
 import os
 import sys
 
 import pytest
+
+# Its plugin imports it at the end of each run. What is imported after `gc.freeze` cannot look for referrers.
+with contextlib.suppress(ModuleNotFoundError):
+    import hypothesis.internal.observability  # noqa: F401
 
 # Containers often set it. Each of the processes that tests start would then compile what it imports anew,
 # and rewrite its asserts: a third of its time.

@@ -1,5 +1,9 @@
 """Operators say of shapes and strides what the kernels return, and merge sequences and pieces rightly."""
 
+import re
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -89,3 +93,13 @@ def test_prefill_sees_what_is_within_bounds(bounds):
         exact = fmha.reference(queries, *pair, causal=True, scale=0.2)[:, :, -(5 - hidden) :]
         assert torch.allclose(o[i : i + 1, :, hidden:].double(), exact, atol=2**-7, rtol=2**-7)
         assert not o[i, :, :hidden].any()
+
+
+def test_the_module_of_another_revision_has_operators_of_its_own(tmp_path):
+    file = tmp_path / "operators.py"
+    file.write_text(Path(operators.__file__).read_text())
+    other = runpy.run_path(str(file))
+    assert operators.NAMESPACE == "cutile_models"
+    assert re.fullmatch("cutile_models_[0-9a-f]{8}", other["NAMESPACE"])
+    assert operators.rope._qualname == "cutile_models::rope"
+    assert other["rope"]._qualname == f"{other['NAMESPACE']}::rope"

@@ -1,6 +1,5 @@
 """An inner project with a declared kernel in plain torch and a timer that a file drives: no GPU needed."""
 
-import contextlib
 import importlib
 import json
 import pkgutil
@@ -27,9 +26,6 @@ from pytest_cutile.pytest_parts import reporting
 from pytest_cutile.pytest_parts.reporting import results_of
 from pytest_cutile.results import Result
 from pytest_cutile.verdicts import Verdict
-
-with contextlib.suppress(ModuleNotFoundError):
-    import hypothesis.internal.observability  # noqa: F401 - its plugin does so at the end of each run
 
 for module in pkgutil.walk_packages(pytest_cutile.__path__, "pytest_cutile."):
     if not module.name.endswith("__main__"):
