@@ -542,7 +542,7 @@ SPEC = KernelSpec(
     reduction=longest_sum,
     special_inputs=SPECIAL,
     undefined_inputs=UNDEFINED,
-    independent=dict.fromkeys(("q", "k", "v", "output"), ("batch", "heads")),
+    independent={**dict.fromkeys(("q", "k", "v", "output"), ("batch", "heads")), "bounds": ("batch",)},
     cases=[
         # Llama 3 8B: a batch that needs few parts, and one that needs none. 537 MB, several times any L2.
         _case("bfloat16", 16, 32, 8, 8192, 128, speed=True),

@@ -764,7 +764,7 @@ SPEC = KernelSpec(
     undefined_inputs=UNDEFINED,
     independent={
         **dict.fromkeys(("q", "qpe", "output"), ("batch", "heads")),
-        **dict.fromkeys(("kv", "kpe"), ("batch",)),
+        **dict.fromkeys(("kv", "kpe", "bounds"), ("batch",)),
     },
     cases=[
         # DeepSeek-V3 on one GPU, where the products take as long as the reading, and one of eight GPUs that

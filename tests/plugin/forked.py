@@ -2,16 +2,13 @@
 
 import gc
 import os
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import execnet.gateway_io
 import pytest
 import torch
 
@@ -19,8 +16,7 @@ import torch
 def run_forked(pytester: pytest.Pytester, *args: str, folder: Path | None = None) -> pytest.RunResult:
     """Run pytest as `pytester.runpytest_subprocess` does: what it patches, or dies of, stays there.
 
-    Workers of pytest-xdist are forks of that process, and import the project under test by themselves. It all
-    runs in `folder`, or else in the project.
+    It runs in `folder`, or else in the project. Workers of pytest-xdist are new processes.
     """
     out, err = pytester.path / "stdout", pytester.path / "stderr"
     basetemp = f"--basetemp={pytester.path.parent / f'{pytester.path.name}-basetemp'}"
@@ -58,13 +54,6 @@ def _run_pytest(args: list[str], folder: Path, out: Path, err: Path) -> int:
     _redirect(os.open(os.devnull, os.O_RDONLY), os.open(out, writes), os.open(err, writes))
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    known = {*sys.modules}
-
-    def start_worker(io: Any, _args: object, execmodel: Any) -> None:
-        io.popen = _Worker(known)
-        super(type(io), io).__init__(io.popen.stdin, io.popen.stdout, execmodel)
-
-    setattr(execnet.gateway_io.Popen2IOMaster, "__init__", start_worker)  # noqa: B010 - typed otherwise
     try:
         return int(pytest.main(args))
     finally:
@@ -79,31 +68,3 @@ def _redirect(*files: int) -> None:
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww")
     )
-
-
-class _Worker:
-    """A forked process in place of the one that execnet would start."""
-
-    def __init__(self, known: set[str]) -> None:
-        """Start it with the modules that were known before the run."""
-        reads, writes = os.pipe(), os.pipe()
-
-        def serve() -> int:
-            os.close(reads[1])
-            os.close(writes[0])
-            _redirect(reads[0], writes[1], 2)
-            for name in sys.modules.keys() - known:
-                del sys.modules[name]
-            exec(eval(sys.stdin.readline()), {})  # what execnet has its interpreters do
-            return 0
-
-        self._pid = _fork(serve)
-        os.close(reads[0])
-        os.close(writes[1])
-        self.stdin, self.stdout = os.fdopen(reads[1], "wb", 0), os.fdopen(writes[0], "rb", 0)
-
-    def wait(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
