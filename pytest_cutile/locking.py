@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+LOCK_SECONDS = 60.0
+"""Longest wait for the lock of a file: a writer needs milliseconds."""
+
 
 def lock_descriptor(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
     """Lock an open file or folder; return whether it is locked now.
@@ -71,11 +74,14 @@ def replacing(path: Path) -> Iterator[None]:
     """Hold the right to replace the file at `path`, which need not exist; its folder must.
 
     The lock file beside it is there only meanwhile, so that it does not turn up in `git status`.
+
+    Raises:
+        OSError: nobody could get the lock for a minute: its folder takes no files, or somebody hangs.
     """
     from filelock import FileLock
 
     lock_file = path.with_name(f".{path.name}.lock")
-    with FileLock(lock_file):
+    with FileLock(lock_file, timeout=LOCK_SECONDS):
         try:
             yield
         finally:

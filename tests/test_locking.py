@@ -64,3 +64,10 @@ def test_on_windows_the_plugin_imports_and_a_lock_says_what_is_missing():
     command = [sys.executable, "-c", LIKE_WINDOWS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "locks of GPUs and folders need flock, which this platform lacks\n"
+
+
+def test_a_lock_that_nobody_gives_back_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("pytest_cutile.locking.LOCK_SECONDS", 0.0)
+    path = tmp_path / "x.json"
+    with replacing(path), pytest.raises(OSError, match="could not be acquired"), replacing(path):
+        pass

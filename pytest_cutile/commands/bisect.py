@@ -147,8 +147,11 @@ class Bisection:
         with _worktree(repository, bad_commit) as tree:
             folder = tree / repository.prefix
             step = fixed.judge(folder)
+            if not step.verdict:
+                said = f"the gate {self.gate} judged no case {self.case!r} at {bad}: is that its whole name?"
+                return BAD, [said, step.text]
             if step.status != BAD:
-                said = f"the gate {self.gate} says {step.verdict or 'nothing'}"
+                said = f"the gate {self.gate} says {step.verdict}"
                 return BAD, [f"{bad} is not worse than {self.good}: {said}", step.text]
             git(tree, "bisect", "start", bad_commit, good_commit, failure="git bisect cannot start")
             arguments = [self.case, f"--good={good_commit}", f"--gate={self.gate}", "--step"]

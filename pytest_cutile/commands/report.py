@@ -45,8 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     output: Path = options.output
-    if output.suffix not in (".html", ".json") or output.is_dir():
+    if not output.suffix or output.is_dir():
         output /= "index.html"
+    if output.suffix not in (".html", ".json"):
+        raise BaselineError(
+            f"{output}: give a file .html or .json, a folder that exists, or one without a dot"
+        )
     report = _of_baselines(options.baselines) if options.of_run is None else _of_run(options.of_run)
     if output.suffix == ".json":
         text = to_json(report)

@@ -107,7 +107,10 @@ def test_a_step_cannot_tell_of_a_case_that_is_not_there_yet(static):
     [
         (("mm[n256]", "--good", "gone"), "git finds no commit 'gone'"),
         (("mm[n256]", "--good", "HEAD", *STATIC), "the gate static says pass"),
-        (("nn[n256]", "--good", "HEAD", *STATIC), "the gate static says nothing"),
+        (
+            ("nn[n256]", "--good", "HEAD", *STATIC),
+            "the gate static judged no case 'nn[n256]' at HEAD: is that its whole name?",
+        ),
         (("mm[n256]", "--good", "HEAD", "--arch", "sm_90"), "the gate speed says pass"),
     ],
 )

@@ -116,7 +116,7 @@ def errors(**changes) -> ErrorMap:
         "rows": ("....", ".039"),
         "unit": "times the bound",
     }
-    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "NaN, Inf")
+    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "infinite")
     return ErrorMap(**{**facts, "scale": scale, "worst": "worst element [5, 6]: got 2, exact 1", **changes})
 
 
@@ -133,7 +133,7 @@ def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
     assert page.text.count(title) == 2  # with the failure, and in the details of its case
     assert page.text.count("worst element [5, 6]: got 2, exact 1") == 2
     (label,) = {one for one in page.attributes("aria-label") if "cells have errors" in one}
-    assert "3 of 8 cells have errors, at most NaN, Inf or more times the bound" in label
+    assert "3 of 8 cells have errors, at most infinite or more times the bound" in label
 
 
 def test_a_map_of_errors_has_its_cells_where_they_are():

@@ -201,7 +201,7 @@ def map_errors(levels: torch.Tensor, name: str, *, unit: str, worst: str = "") -
         shape=(matrix.shape[0], matrix.shape[1]),
         cell=(tall, wide),
         rows=tuple(rows),
-        scale=(*_BOUNDS, "NaN, Inf"),
+        scale=(*_BOUNDS, "infinite"),
         unit=unit,
         worst=worst,
     )
