@@ -247,8 +247,8 @@ ATTENTION_DECODE = (
         name="attention_decode-keys-mask-late",
         kernel="attention_decode",
         imitates="a mask that lets one key too many in, which is padding",
-        old="s = ct.where(key[:, None] < keys, s, -math.inf)",
-        new="s = ct.where(key[:, None] <= keys, s, -math.inf)",
+        old="s = hide_keys(s, key[:, None], keys, BOUNDED)",
+        new="s = hide_keys(s, key[:, None], (keys[0], keys[1] + 1), BOUNDED)",
     ),
     Mutant(
         name="attention_decode-partial-tile-dropped",
@@ -408,7 +408,7 @@ MLA_DECODING = (
         name="mla_decoding-unmasked",
         kernel="mla_decoding",
         imitates="no mask on the last, partial tile of keys",
-        old="s = ct.where(key[:, None] < keys, s, -math.inf)",
+        old="s = hide_keys(s, key[:, None], keys, BOUNDED)",
         new="s = s + 0.0",
     ),
     Mutant(
