@@ -93,12 +93,14 @@ class TileGym:
     def __call__(self, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+        from tools.suite._peers import kept_launch
+
         kind = model.config.model_type
         if kind not in _TILEGYM:
             raise LookupError(f"TileGym is used for {', '.join(_TILEGYM)}, not for {kind}")
         function, module_name, options = _TILEGYM[kind]
         module = import_module(f"transformers.models.{module_name}")
-        with _kept(module), _kept_launch():
+        with _kept(module), kept_launch():
             patch = getattr(import_module("tilegym.transformers"), function)
             sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
             try:
@@ -124,18 +126,6 @@ def _kept(module: Any) -> Iterator[None]:
             for name in ("forward", "__init__"):
                 if name in before and vars(owner)[name] is not before[name]:
                     setattr(owner, name, before[name])
-
-
-@contextmanager
-def _kept_launch() -> Iterator[None]:
-    """Undo what importing TileGym does to `cuda.tile.launch`: its function takes fewer arguments."""
-    import cuda.tile as ct
-
-    launch = ct.launch
-    try:
-        yield
-    finally:
-        ct.launch = launch
 
 
 def sharing_weights(model: PreTrainedModel) -> PreTrainedModel:

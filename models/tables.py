@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from models.breakdown import Breakdown
 from models.contenders import OURS
 from models.records import Mode, Record, Row, Shape
 from pytest_cutile.baselines.published import DOCUMENT
+from pytest_cutile.profiling.counters import function_name
 from pytest_cutile.quantities import format_share
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture
 from pytest_cutile.reports.html.templates import text_of
@@ -26,8 +26,6 @@ GOALS_MS = {"qwen2-7b": 6.0, "deepseek-v2-lite": 2.5}
 """Time per token of our kernels with CUDA graphs to reach on one H200: 16 prompts of 4096 tokens, and one of
 2048. Reading weights and cache takes 4.5 and 1.2 ms."""
 LONGEST_NAME = 60
-_SIGNATURE = re.compile(r"_Kt\d+_.*")
-"""What cuda-tile 1.7.0 appends to the name of a kernel's function: "rope_kernel_Kt2_A4bf16_1s1_7v8"."""
 KERNELS_SHOWN = 12
 _TITLES = (
     *("", "mode", "tokens/s", "spread", "first token, ms", "ms a token", "x best PyTorch", "peak GB"),
@@ -93,7 +91,7 @@ def kernel_cells(breakdown: Breakdown, most: int = KERNELS_SHOWN) -> list[tuple[
 
 def short(name: str) -> str:
     """Return a kernel's name without return type, arguments, long templates and cuTile's signature."""
-    name = _SIGNATURE.sub("", name.removeprefix("void ").partition("(")[0])
+    name = function_name(name.removeprefix("void ").partition("(")[0])
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 

@@ -101,6 +101,21 @@ def replace_gates(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
             yield replace_forward(module, name, gate_and_multiply, "swiglu")
 
 
+def replace_norms_and_gates(
+    model: PreTrainedModel, modules: Mapping[str, nn.Module], choices: Choices
+) -> Iterator[Replacement]:
+    """Replace what all families have alike, as far as it is chosen.
+
+    Raises:
+        Unsupported: Rows that are too long, or a gate with another activation.
+    """
+    if choices.rms_norm:
+        yield from replace_norms(modules)
+    if choices.swiglu:
+        check_activation(model, "swiglu")
+        yield from replace_gates(modules)
+
+
 # -- attention --------------------------------------------------------------------------------------
 
 

@@ -25,8 +25,7 @@ from models.patch.common import (
     check_activation,
     library_function,
     replace_forward,
-    replace_gates,
-    replace_norms,
+    replace_norms_and_gates,
 )
 
 if TYPE_CHECKING:
@@ -163,11 +162,7 @@ def replacements(model: PreTrainedModel, choices: Choices) -> Iterator[Replaceme
         Unsupported: Sizes, activations or ways to choose experts that the kernels do not support.
     """
     modules = dict(model.named_modules())
-    if choices.rms_norm:
-        yield from replace_norms(modules)
-    if choices.swiglu:
-        check_activation(model, "swiglu")
-        yield from replace_gates(modules)
+    yield from replace_norms_and_gates(model, modules, choices)
     if choices.moe:
         check_activation(model, "moe")
         if model.config.topk_method != "greedy":

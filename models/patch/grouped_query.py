@@ -13,11 +13,9 @@ from models.patch.common import (
     Forward,
     Replacement,
     attend_as_before,
-    check_activation,
     library_function,
     replace_forward,
-    replace_gates,
-    replace_norms,
+    replace_norms_and_gates,
 )
 
 if TYPE_CHECKING:
@@ -82,11 +80,7 @@ def replacements(model: PreTrainedModel, choices: Choices) -> Iterator[Replaceme
         Unsupported: Sizes, activations or sliding windows that the kernels do not support.
     """
     modules = dict(model.named_modules())
-    if choices.rms_norm:
-        yield from replace_norms(modules)
-    if choices.swiglu:
-        check_activation(model, "swiglu")
-        yield from replace_gates(modules)
+    yield from replace_norms_and_gates(model, modules, choices)
     called = [*(("rope",) if choices.rope else ())]
     if choices.attention:
         called += ["attention_prefill", "attention_decode"]

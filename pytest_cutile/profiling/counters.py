@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 TIME = "gpu__time_duration.sum"
 _SPECIALIZATION = re.compile(r"_Kt\d+_.*")
-"""What cuda-tile adds to a function's name: the parameters that it was compiled for."""
+"""What cuda-tile 1.7.0 appends to the name of a kernel's function: "rope_kernel_Kt2_A4bf16_1s1_7v8"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class KernelCounters:
         return max((v for name, v in self.values.items() if re.fullmatch(pattern, name)), default=None)
 
 
+def function_name(kernel: str) -> str:
+    """Return the name of a kernel's function, without the parameters that cuda-tile compiled it for."""
+    return _SPECIALIZATION.sub("", kernel)
+
+
 def read_counters(text: str) -> list[KernelCounters]:
     """Return the counters of each launch in what `ncu --csv --page raw --print-units base` prints.
 
@@ -48,7 +53,7 @@ def read_counters(text: str) -> list[KernelCounters]:
     launches = [dict(zip(rows[0], row, strict=False)) for row in rows[2:]]
     return [
         KernelCounters(
-            kernel=_SPECIALIZATION.sub("", launch.get("Kernel Name", "")),
+            kernel=function_name(launch.get("Kernel Name", "")),
             grid=launch.get("Grid Size", ""),
             values={
                 name: value

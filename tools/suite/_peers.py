@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import cuda.tile as ct
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytest_cutile import Work
 
@@ -56,14 +57,24 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def has_tilegym() -> bool:
     """Import TileGym, which is optional, and say whether it is there.
 
-    It replaces `cuda.tile.launch`, to warn of experimental kernels, by a function that takes fewer arguments:
-    that is undone.
+    What the import does to `cuda.tile.launch` is undone.
+    """
+    with kept_launch():
+        try:
+            import tilegym  # noqa: F401
+        except ImportError:
+            return False
+    return True
+
+
+@contextmanager
+def kept_launch() -> Iterator[None]:
+    """Put `cuda.tile.launch` back at the end.
+
+    To warn of experimental kernels, TileGym replaces it by a function that takes fewer arguments.
     """
     launch = ct.launch
     try:
-        import tilegym  # noqa: F401
-    except ImportError:
-        return False
+        yield
     finally:
         ct.launch = launch
-    return True
