@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
         document = profile(options.case, options.section or SECTIONS, report)
     except ProfilingError as error:
         return 1, f"pytest-cutile profile: {error}".splitlines()
-    write(summary := report.with_suffix(".md"), render_markdown(document))
+    write(summary := report.with_suffix(".md"), render_markdown(document, level=1))
     files = [f"wrote {file}" for file in (report, report.with_suffix(".csv"), summary)]
     return 0, [*render_text(document).splitlines(), "", *files]
 

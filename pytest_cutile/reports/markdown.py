@@ -25,10 +25,13 @@ class _Piece:
     tail: str = ""
 
 
-def render_markdown(document: Document, *, limit_bytes: int | None = None) -> str:
-    """Return the page: as many rows of tables and lists as fit into `limit_bytes`, and a note on the rest."""
-    pieces = [_Piece(f"## {_prose(document.title)}")] if document.title else []
-    pieces += [piece for block in document.blocks for piece in _pieces(block)]
+def render_markdown(document: Document, *, level: int = 2, limit_bytes: int | None = None) -> str:
+    """Return the page: as many rows of tables and lists as fit into `limit_bytes`, and a note on the rest.
+
+    Its title is a heading of `level`: 1 in a file of its own, 2 among others in a job's summary.
+    """
+    pieces = [_Piece(f"{'#' * level} {_prose(document.title)}")] if document.title else []
+    pieces += [piece for block in document.blocks for piece in _pieces(block, level + 1)]
     left = float("inf") if limit_bytes is None else limit_bytes - _RESERVED_BYTES
     page: list[str] = []
     for piece in pieces:
@@ -48,7 +51,7 @@ def render_markdown(document: Document, *, limit_bytes: int | None = None) -> st
     return "\n\n".join(page) + "\n"
 
 
-def _pieces(block: Block, head: str = "", tail: str = "") -> Iterator[_Piece]:
+def _pieces(block: Block, level: int, head: str = "", tail: str = "") -> Iterator[_Piece]:
     """Yield the parts of a block; `head` goes before the first one and `tail` behind the last one."""
     start = f"{head}\n\n" if head else ""
     match block:
@@ -75,11 +78,11 @@ def _pieces(block: Block, head: str = "", tail: str = "") -> Iterator[_Piece]:
             yield _Piece(f"{start}{_row(columns)}\n{_row(rule)}", rows, tail)
         case Section():
             title, blocks = _prose(block.title), block.blocks
-            head = f"<details><summary>{title}</summary>" if block.folded else f"### {title}"
+            head = f"<details><summary>{title}</summary>" if block.folded else f"{'#' * level} {title}"
             tail = "</details>" if block.folded else ""
             for number, inner in enumerate(blocks):
                 is_last = number == len(blocks) - 1
-                yield from _pieces(inner, "" if number else head, tail if is_last else "")
+                yield from _pieces(inner, level + 1, "" if number else head, tail if is_last else "")
 
 
 def code(text: str) -> str:
