@@ -17,6 +17,7 @@ from pytest_cutile.baselines.entries import (
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
+from pytest_cutile.results import Microseconds, Spread
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.statistics import median
 
@@ -33,10 +34,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When, ISO 8601 in UTC."""
     commit: str
     gpu_uuid: str
-    burst_us: float | None = None
+    burst_us: Microseconds | None = None
     """Median over the session's processes; None where bursts were not measured."""
-    sustained_us: float | None = None
-    burst_spread: float = 0.0
+    sustained_us: Microseconds | None = None
+    burst_spread: Spread = 0.0
     """Half interquartile range of the burst samples over their median: the median over the processes."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""

@@ -6,8 +6,11 @@ import re
 import time
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
@@ -25,8 +28,9 @@ from pytest_cutile.reports.html.plots import (
     roofline,
 )
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.reports.report import report_of_baselines, report_of_run, to_json
+from pytest_cutile.reports.report import from_json, report_of_baselines, report_of_run, to_json
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
+from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -473,14 +477,80 @@ def test_a_file_that_is_no_report_is_one_message(stored, capsys, text, message):
     assert not (stored / "page.html").exists()
 
 
+def a_run() -> dict[str, Any]:
+    """Return the JSON of a run with a slower case, a wrong one, and a history."""
+    slow = result(key="softmax[c]", case="c", gpu="NVIDIA H200", measured=measured(baseline=(38.0, 39.0)))
+    wrong = wrong_result(key="s[a]", case="a")
+    static = result("static", key="softmax[c]", case="c", facts=msgspec.to_builtins(CaseFacts(fingerprint="", source="", launches=())))
+    report = report_of_run(RunOutcome(results=[slow, wrong, static], stories=[story(slow)]))
+    stored = report_of_baselines([baselines({"softmax[c]": entry(record(1, 40.0, 41.0))})], [], {})
+    run: dict[str, Any] = json.loads(to_json(replace(report, history=stored.history)))
+    return run
+
+
+def with_value(run: dict[str, Any], place: tuple[str | int, ...], value: object) -> bytes:
+    """Return the JSON of a run with another value at a place."""
+    of: Any = run
+    for name in place[:-1]:
+        of = of[name]
+    of[place[-1]] = value
+    return json.dumps(run).encode()
+
+
+SOFTMAX, WRONG = ("cases", 1), ("cases", 0)
+POINT, H200 = ("history", "softmax[c]", 0, "points", 0), ("platforms", "NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        ((*SOFTMAX, "figures", "us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "figures", "sustained_us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "figures", "bytes"), [-1, 1e300]),
+        ((*SOFTMAX, "figures", "rate"), [-1, 1e300]),
+        ((*SOFTMAX, "figures", "share_of_limit"), [-1, 1e300]),
+        ((*SOFTMAX, "results", 0, "us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "flops"), [-1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "blocks", 0, "current_us", 0), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "blocks", 0, "baseline_us", 0), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 1, "facts", "launches"), [3]),
+        ((*WRONG, "results", 0, "errors", "cell", 0), [0, -1]),
+        ((*WRONG, "results", 0, "errors", "shape", 1), [-1]),
+        ((*WRONG, "results", 0, "errors", "scale"), [[], ["1"]]),
+        ((*POINT, "burst_us"), [0, -1, 1e300]),
+        ((*POINT, "burst_spread"), [-1, 1]),
+        ((*H200, "memory_bandwidth_gb_s"), [0, -1]),
+        ((*H200, "dense_tflops", "float16"), [0, -1]),
+    ],
+    ids=lambda place: ".".join(map(str, place[2:])),
+)  # fmt: skip
+def test_a_value_that_no_run_has_is_not_read(place, values):
+    run = a_run()
+    from_json(json.dumps(run).encode())
+    for value in values:
+        with pytest.raises(msgspec.ValidationError):
+            from_json(with_value(a_run(), place, value))
+
+
+def test_a_time_of_0_is_one_message(stored, capsys):
+    place = (*SOFTMAX, "results", 0, "us_per_launch")
+    (stored / "run.json").write_bytes(with_value(a_run(), place, 0))
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "run.json is no report that --kernel-json wrote: Expected `float` > " in err
+    assert "us_per_launch" in err
+    assert [path.name for path in stored.iterdir() if path.name.startswith("page")] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--run", "nosuch.json", "-o", "site"], "nosuch.json cannot be read: No such file"),
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
-        (["-o", "/dev/full/page.html"], "/dev/full/page.html: nothing was written: File exists"),
-        (["-o", "n" * 300], "nothing was written: File name too long"),
-        (["-o", "/sys/page.html"], "/sys/page.html: nothing was written: "),  # which nobody can write to
+        (["-o", "/dev/full/page.html"], "nothing was written: /dev/full is full or cannot be written: File exists"),
+        (["-o", "n" * 300], "n is full or cannot be written: File name too long"),
+        (["-o", "/sys/page.html"], "nothing was written: /sys/"),  # which nobody can write to
     ],
 )
 def test_what_cannot_be_done_is_one_message(stored, capsys, arguments, message):
