@@ -201,6 +201,78 @@ def test_a_slower_case_says_by_how_much_although_its_reason_needs_no_words():
     assert "speed, sm_90: regression (slower) +21.7 %" in page_of(slower).text
 
 
+SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("static", "why"),
+    [
+        ({"verdict": "regression", "changes": ("worse: spills: 0 -> 64",)}, "worse: spills: 0 -> 64"),
+        ({"changes": tuple(f"different: {n}" for n in range(5))}, "different: 2; and 2 more, see below"),
+        ({"reason": Reason.UNCHANGED}, "the compiled code is the same as the baseline's"),
+    ],
+)
+def test_a_slower_case_says_why(static, why):
+    page = page_of(result(**SLOWER), result("static", **{"reason": None, **static}))
+    assert "Why it is slower: " in page.text
+    assert why in page.text.partition("Why it is slower: ")[2]
+    assert "Why it is slower" not in page_of(result(), result("static", **{"reason": None, **static})).text
+
+
+def test_nobody_knows_why_without_a_static_verdict():
+    assert "Why it is slower" not in page_of(result(**SLOWER)).text
+    assert "Why it is slower" not in page_of(result(**SLOWER), result("static", **NOT_MEASURED)).text
+
+
+def test_pairs_show_their_changes_and_how_certain_the_mean_is():
+    blocks = tuple(
+        SampleBlock(regime="burst", current_us=(44.0, 44.0 + n), baseline_us=(40.0, 40.0)) for n in (0, 0.1, 0.2)
+    )
+    page = page_of(result(gpu="NVIDIA H200", measured=Measured(blocks=blocks)))
+    assert "Change of each pair, burst, NVIDIA H200" in page.text
+    (label,) = (one for one in page.attributes("aria-label") if "pairs" in one)
+    found = re.fullmatch(r"6 pairs: mean \+10\.1 %, 95 % interval \+(\d+\.\d) % to \+(\d+\.\d) %", label)
+    low, high = map(float, found.groups())
+    assert 9.5 < low < 10.1 < high < 10.8
+    assert not any("pair" in one for one in page_of(result(measured=measured())).attributes("aria-label"))
+
+
+def run_after(*recorded_us: float, us: float = 44.0, gpu_id: str = "box GPU-1") -> Page:
+    """Return the page of a run whose case has a history on the GPU "GPU-1"."""
+    now = result(
+        key="softmax[c]", case="c", gpu="NVIDIA H200", gpu_id=gpu_id, us_per_launch=us,
+        measured=measured(current=(us, us, us)),
+    )  # fmt: skip
+    sessions = [record(day, one) for day, one in enumerate(recorded_us, start=1)]
+    stored = report_of_baselines([baselines({"softmax[c]": entry(*sessions)})], [], {})
+    report = report_of_run(RunOutcome(results=[now], environment={"commit": "f" * 40}))
+    return Page(render_html(replace(report, history=stored.history)))
+
+
+def test_the_run_is_the_last_point_of_its_history():
+    page = run_after(40.0, 40.4)
+    assert "2 recorded sessions and this run on 1 GPU, 40 us to 44 us, 1 step" in page.attributes("aria-label")
+    assert "NVIDIA H200: a step of +8.9 % between 0123456789ab and ffffffffffff" in page.text
+    hollow = [attrs for tag, attrs in page.tags if (tag, attrs.get("class")) == ("circle", "hollow")]
+    assert len(hollow) == 1
+    assert float(hollow[0]["cx"]) == max(float(one) for one in page.attributes("cx"))
+    (line,) = (one for one in page.attributes("d") if one.count("L") == 2)  # joined to the sessions before
+    assert line.rpartition("L")[2].split()[0] == hollow[0]["cx"]
+    assert "this run ffffffffffff 44 us: a step of +8.9 %" in page.text
+
+
+def test_a_run_as_fast_as_before_is_no_step():
+    page = run_after(40.0, 40.4, us=41.0)
+    assert any("and this run on 1 GPU, 40 us to 41 us, 0 steps" in one for one in page.attributes("aria-label"))
+
+
+@pytest.mark.parametrize("gpu_id", ["", "box", "box GPU-2"])
+def test_a_run_on_another_gpu_is_compared_with_no_session(gpu_id):
+    """GPUs of one kind differ by themselves."""
+    page = run_after(40.0, gpu_id=gpu_id)
+    assert any("and this run on 2 GPUs, 40 us to 44 us, 0 steps" in one for one in page.attributes("aria-label"))
+
+
 def test_what_was_not_measured_is_said():
     assert "1 speed no GPU: no NVIDIA driver" in page_of(result(**NOT_MEASURED)).text
 
