@@ -112,6 +112,17 @@ def test_the_picture_of_the_how_to_is_what_the_command_draws(tmp_path, published
     assert titles(shown.read_text()) == titles(drawn.read_text())
 
 
+def test_the_plot_names_every_row_in_full_and_tells_whose_ratios_are_whose(tmp_path, published):
+    assert main(["compare", *published, "-o", str(tmp_path / "plots.svg")]) == 0
+    root = ET.fromstring((tmp_path / "plots.svg").read_text())
+    texts = [one.text for one in root.iter() if one.tag.endswith(("}text", "}tspan"))]
+    assert "Qwen2-7B, attention_decode_kernel_grouped" in texts
+    assert ".." not in "".join(filter(None, texts))
+    assert {"● of times in both files", "○ as NVIDIA printed it"} <= {*texts}
+    hollow = [one for one in root.iter() if one.get("class") == "hollow"]
+    assert len(hollow) == sum("published" in (one[0].text or "") for one in hollow) == 12
+
+
 @pytest.mark.parametrize(("suffix", "start"), [(".md", "GB10: "), (".txt", "GB10: ")])
 def test_words_can_be_written_too(tmp_path, published, suffix, start):
     path = tmp_path / f"page{suffix}"
@@ -146,7 +157,10 @@ def test_nothing_in_common_is_a_page_without_plots():
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("page.pdf", "ends in .html, .svg, .md, .txt"), ("taken/page.html", "taken is full or cannot be written: File exists")],
+    [
+        ("page.pdf", "ends in .html, .svg, .md, .txt"),
+        ("taken/page.html", "taken is full or cannot be written: File exists"),
+    ],
 )
 def test_what_cannot_be_written_is_one_message(tmp_path, published, capsys, output, message):
     (tmp_path / "taken").write_text("")

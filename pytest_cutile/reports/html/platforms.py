@@ -40,7 +40,14 @@ def _plots(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
         limits = _limits(comparison, place)
         count = counted(sum(map(len, rows.values())), "ratio")
         label = f"{count} of {other} over {first} by kernel; specified are {', '.join(limits) or 'none'}"
-        plot = ratio_plot(rows, limits, x_title=f"{other} over {first}", label=label)
+        plot = ratio_plot(
+            rows,
+            limits,
+            solid="of times in both files",
+            hollow="as NVIDIA printed it",
+            x_title=f"{other} over {first}",
+            label=label,
+        )
         if plot:
             yield f"How much faster {other} is than {first}", plot
     kernels: dict[tuple[str, str], dict[str, ComparedCase]] = defaultdict(dict)
@@ -58,7 +65,7 @@ def _plots(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
 
 
 def _ratios(comparison: PlatformComparison, place: int) -> dict[str, list[Dot]]:
-    """Return how much faster a platform is than the first one by kernel, NVIDIA's ratios marked."""
+    """Return how much faster a platform is than the first one by kernel, NVIDIA's ratios hollow."""
     rows: dict[str, list[Dot]] = defaultdict(list)
     for case in comparison.cases:
         ratio = case.ratios[place - 1]
@@ -71,7 +78,7 @@ def _ratios(comparison: PlatformComparison, place: int) -> dict[str, list[Dot]]:
         for title, ratio in published:
             shown = ratio**turned
             rows[title].append(
-                Dot(x=shown, y=0, title=f"{title}, published: {format_ratio(shown)}", is_marked=True)
+                Dot(x=shown, y=0, title=f"{title}, published: {format_ratio(shown)}", is_hollow=True)
             )
     return rows
 

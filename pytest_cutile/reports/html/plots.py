@@ -23,8 +23,8 @@ WIDTH, HEIGHT = 360, 210
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 34
-_NAMES, _NAME_CHARACTERS = 160, 25
-"""Where a plot begins that has a name before each row, and what fits there."""
+_ROW, _NAME_CHARACTERS = 30, 56
+"""Height of a row with its name above, and what of the name fits there."""
 _BINS = 30
 _MOST_TICKS = 5
 
@@ -180,7 +180,9 @@ def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
     low, high = estimated.interval()
     mean, shown = estimated.change, f"{format_change(low)} to {format_change(high)}"
     percents = [100 * change for change in changes]
-    plot = _histogram({"current": percents}, "change against the baseline kernel, %", [0, 100 * low, 100 * high])
+    plot = _histogram(
+        {"current": percents}, "change against the baseline kernel, %", [0, 100 * low, 100 * high]
+    )
     left, right, middle, same = (f"{plot.x.at(100 * value):.1f}" for value in (low, high, mean, 0))
     bottom = HEIGHT - BOTTOM
     plot.add('<path class="interval" d="M{} {}H{}V{}H{}z"/>', left, TOP, right, bottom, left)
@@ -240,9 +242,7 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
         spread = point.spread(regime)
         title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
-        dot = Dot(
-            x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread
-        )
+        dot = Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread)
         dots[point.gpu_uuid].append(dot)
     lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
     drawn = [dot for line in lines for dot in line.dots]
@@ -321,36 +321,46 @@ def roofline(
 
 
 def ratio_plot(
-    rows: Mapping[str, Sequence[Dot]], limits: Mapping[str, float], *, x_title: str, label: str
+    rows: Mapping[str, Sequence[Dot]],
+    limits: Mapping[str, float],
+    *,
+    x_title: str,
+    label: str,
+    solid: str = "",
+    hollow: str = "",
 ) -> Markup:
-    """Return ratios on a logarithmic axis, a row for each name; marked dots have another colour.
+    """Return ratios on a logarithmic axis, a row for each name, which stands above its dots.
 
     Args:
         rows: The ratios by name: x of each dot.
         limits: Ratios to compare them with by name, drawn as lines.
         x_title: What is over what.
         label: What the plot shows, in a sentence.
+        solid: What dots are, for the legend where there are hollow ones, too.
+        hollow: What hollow dots are.
     """
     dots = [replace(dot, y=row) for row, own in enumerate(rows.values()) for dot in own]
     if not dots:
         return Markup()
-    x = _axis([*(dot.x for dot in dots), *limits.values()], _NAMES, WIDTH - RIGHT, is_log=True)
+    x = _axis([*(dot.x for dot in dots), *limits.values()], RIGHT, WIDTH - RIGHT, is_log=True)
     top = TOP + 12 * len(limits)
-    y = Axis(low=-0.5, high=len(rows) - 0.5, first=top, last=top + 17 * len(rows))
-    names = [(row, shorten(name, _NAME_CHARACTERS)) for row, name in enumerate(rows)]
-    plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=names)
+    y = Axis(low=-0.75, high=len(rows) - 0.5, first=top, last=top + _ROW * (len(rows) + 0.25))
+    plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=[(row, "") for row, _ in enumerate(rows)])
     for number, (name, ratio) in enumerate(limits.items()):
         at, line = x.at(ratio), top - 12 * (number + 1)
         is_right = at > (x.first + x.last) / 2
         plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', at, line, y.last)
         place = at - 4 if is_right else at + 4
         plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, line + 9, "end" * is_right, name)
-    groups = [[dot for dot in dots if dot.is_marked is marked] for marked in (False, True)]
-    titles = ("cases", "published")
-    _draw(
-        plot,
-        [PlottedLine(name=n, dots=own, joined=False) for n, own in zip(titles, groups, strict=True) if own],
-    )
+    for row, name in enumerate(rows):
+        above, shown = f"{y.at(row) - 8:.1f}", shorten(name, _NAME_CHARACTERS)
+        plot.add('<text class="row" x="{}" y="{}">{}</text>', x.first, above, shown)
+    groups = {f"● {solid}": False, f"○ {hollow}": True}
+    lines = [
+        PlottedLine(name=name, dots=[dot for dot in dots if dot.is_hollow is is_hollow], joined=False)
+        for name, is_hollow in groups.items()
+    ]
+    _draw(plot, [line for line in lines if line.dots])
     return plot.svg(label)
 
 
