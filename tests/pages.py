@@ -99,15 +99,16 @@ def files_of(page: str) -> dict[str, str]:
 def missing_lines(shown: str, output: str) -> list[str]:
     """Return the lines of a shown output that a real one lacks.
 
-    Numbers, commits and widths of columns may differ, and `...` is what the page leaves out.
+    Numbers, commits, bars and widths of columns may differ, and `...` is what the page leaves out.
     """
     lines = (line.strip() for line in shown.splitlines() if not line.startswith("$ "))
     return [line for line in lines if not re.search(_pattern_of(line), output)]
 
 
 def _pattern_of(line: str) -> str:
-    patterns = {r"\.\.\.": ".*", r"\b[0-9a-f]{7,}\b": "[0-9a-f]{7,}", r"\d[\d.,]*": r"[\d.,]+", r"\s+": r"\s+", "--+": "--+"}
-    parts = re.split(f"({'|'.join(patterns)})", line)
+    left_out, *alike = (r"\.\.\.", r"[0-9a-f]{7,}", r"\d[\d.,]*", r"\s+", r"--+", r"[▁-█]+")
+    parts = re.split(f"({'|'.join((left_out, *alike))})", line)
+    patterns = {left_out: ".*"} | {shape: shape for shape in alike}
     return "".join(
         next((pattern for shape, pattern in patterns.items() if re.fullmatch(shape, part)), re.escape(part))
         for part in parts

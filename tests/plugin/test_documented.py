@@ -14,15 +14,20 @@ import pytest
 import research.bisect_history
 from pytest_cutile.cli import main
 from tests.pages import ROOT, blocks_of, files_of, missing_lines
+from tests.plugin.conftest import Project
 from tests.plugin.forked import run_forked
 
 pytestmark = pytest.mark.slow
 
 NOT_RUN = (
     ("bisect", "--good v1.2$", "needs a GPU; test_bisect.py measures a step with a pretended timer"),
-    ("bisect", "--step$", "needs a GPU, likewise"),
     ("baselines", "--arch native", "needs a GPU: the pretended timer is no GPU that is at hand"),
-    ("several-gpus", "--dist each", "needs two machines"),
+    ("ci", "-n auto", "starts a process for each core; test_workflow.py runs what projects call"),
+    ("ci", "@cases.txt", "needs a GPU"),
+    ("ci", "--reason", "needs a GPU; test_accept_a_slowdown runs the same options"),
+    ("ci", "--arch all", "takes seconds for each architecture; test_baselines_static does it"),
+    ("several-gpus", "-n 4", "four processes take seconds to start; test_xdist.py runs one and two"),
+    ("several-gpus", "--dist each", "needs other machines"),
     ("find-weak-checks", "--search", "takes the seconds that it names; test_search.py searches"),
     ("find-weak-checks", "--sanitize", "needs a GPU; test_sanitize.py pretends compute-sanitizer"),
 )
@@ -67,6 +72,14 @@ class HowTo:
 
 
 @pytest.fixture
+def pretended(paired: Project) -> Project:
+    """A project whose kernel has a baseline, a timer that stands in for a GPU, and nothing to compile."""
+    ini = paired.path / "tox.ini"
+    ini.write_text(f"{ini.read_text()}\naddopts = -m 'cutile_correct or cutile_speed'\n")
+    return paired
+
+
+@pytest.fixture
 def how_to(pytester, capsys, monkeypatch) -> HowTo:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return HowTo(pytester, capsys)
@@ -74,6 +87,13 @@ def how_to(pytester, capsys, monkeypatch) -> HowTo:
 
 def shown(page: str, language: str) -> list[str]:
     return [block.text for block in blocks_of(page) if block.language == language]
+
+
+def run_script(page: str, has: str, folder: Path) -> None:
+    """Run the one block of a page's commands that has a text in a shell."""
+    (script,) = [text for text in shown(page, "shell") if has in text]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-ec", script], cwd=folder, env=environment, check=True)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -141,36 +161,36 @@ def test_bisect(how_to, pytester, monkeypatch):
     assert missing_lines(output, found.stdout) == []
 
 
-def test_report(how_to, paired):
+def test_report(how_to, pretended):
     """The kernel is slower than its baseline, so that the page has all of its parts."""
-    other = paired.path / "other" / "baselines"
+    other = pretended.path / "other" / "baselines"
     shutil.copytree(ROOT / "baselines", other)
     html, stored, joined, stored_json, run_json, again, *benchmark = how_to.commands("report")
-    paired.times(44.0)
+    pretended.times(44.0)
     how_to.run(html, status=1)
-    page = (paired.path / "report.html").read_text()
+    page = (pretended.path / "report.html").read_text()
     parts = re.findall(r"^\| (\w[\w ]+) \|", (ROOT / "docs/how-to/report.md").read_text(), re.MULTILINE)
     assert parts[0] == "part"
     for part in parts[1:]:
         assert re.search(rf">\s*{part}\s*<", page), part
     how_to.run(stored)
-    assert (paired.path / "site" / "index.html").exists()
+    assert (pretended.path / "site" / "index.html").exists()
     how_to.run(joined)
     how_to.run(stored_json)
     how_to.run(run_json, status=1)
     how_to.run(again)
-    assert (paired.path / "page.html").read_text().startswith("<!doctype html>")
+    assert "scale" in (pretended.path / "page.html").read_text()
 
     autosave, compare, histogram, saved_json = benchmark
-    paired.times(40.2)
+    pretended.times(40.2)
     how_to.run(autosave)
     table = how_to.run(compare)
     assert "speed[n8] baseline" in table
     assert "(NOW)" in table
     how_to.run(histogram)
-    assert (paired.path / "histogram.svg").exists()
+    assert (pretended.path / "histogram-scale.svg").exists()
     how_to.run(saved_json)
-    assert "burst_us" in (paired.path / "benchmark.json").read_text()
+    assert "burst_us" in (pretended.path / "benchmark.json").read_text()
 
 
 def test_compare_platforms(how_to, pytester):
@@ -183,7 +203,7 @@ def test_compare_platforms(how_to, pytester):
     how_to.run(plots)
     assert "prefers-color-scheme: dark" in (pytester.path / "page.html").read_text()
     assert (pytester.path / "plots.svg").read_text().startswith("<svg")
-    assert "|---" in how_to.run(markdown)
+    assert "\n| ---" in how_to.run(markdown)
 
 
 def test_baselines_static(how_to, static):
@@ -192,42 +212,51 @@ def test_baselines_static(how_to, static):
     assert {"sm_90-static.json", "sm_121-static.json"} <= {path.name for path in static.baseline.parent.iterdir()}
 
 
-def test_baselines(how_to, paired, monkeypatch):
+def conflict(project: Project) -> None:
+    """Leave a merge of two branches that have recorded the same case."""
+    for branch, us in (("theirs", 40.0), ("ours", 40.1)):
+        project.git("checkout", "-q", "-f", "-b", branch, "main")
+        project.times(us)
+        project.run("--update-baselines")
+        project.commit()
+    with pytest.raises(subprocess.CalledProcessError):
+        project.git("merge", "theirs")
+
+
+def test_baselines(how_to, pretended, monkeypatch):
     _, revision, merge, resolve, migrate, history = how_to.commands("baselines")
-    paired.commit()
-    paired.edit("return x + x", "return x + x + 0")
+    pretended.commit()
+    pretended.edit("return x + x", "return x + x + 0")
     assert "+0.0 %" in how_to.run(revision)
     for runner, us in (("runner-1", 40.0), ("runner-2", 40.1)):
-        paired.times(us)
-        paired.run("--update-baselines")
-        (paired.path / runner).mkdir()
-        shutil.copy(paired.baseline, paired.path / runner)
-        paired.git("checkout", "baselines")
+        pretended.times(us)
+        pretended.run("--update-baselines")
+        (pretended.path / runner).mkdir()
+        shutil.copy(pretended.baseline, pretended.path / runner)
+        pretended.git("checkout", "baselines")
     how_to.run(merge)
-    assert len(paired.records) == 3
+    assert len(pretended.records) == 3
     how_to.run(migrate)
+    assert resolve == ["pytest-cutile", "merge", "theirs.json", *merge[-2:]]
+    conflict(pretended)
+    run_script("docs/how-to/baselines.md", "MERGE_HEAD", pretended.path)
+    assert len(pretended.records) == 3
     monkeypatch.chdir(ROOT)
     (output,) = shown("docs/how-to/baselines.md", "console")
     assert missing_lines(output, how_to.run(history)) == []
-    assert resolve[:2] == ["pytest-cutile", "merge"]
 
 
-def test_accept_a_slowdown(how_to, paired):
-    paired.times(44.0)
+def test_accept_a_slowdown(how_to, pretended):
+    pretended.times(44.0)
     (accept,) = how_to.commands("accept-a-slowdown", ("softmax", "scale"))
     how_to.run([word for word in accept if word != "--reason" and " " not in word], status=1)
     how_to.run(accept)
-    assert "fp32 accumulation" in paired.git("diff", "baselines")
-
-
-def test_several_gpus(how_to, project):
-    (workers,) = how_to.commands("several-gpus")
-    assert "2 passed" in how_to.run([*workers, "-m", "cutile_correct or cutile_speed"])
+    assert "fp32 accumulation" in pretended.git("diff", "baselines")
 
 
 def test_find_weak_checks(how_to, static):
     mutants, inputs, layouts = how_to.commands("find-weak-checks", ("kernels", "mykernels"))
-    assert "survive" in how_to.run(mutants)
+    assert re.search(r"^mutant +killed$", how_to.run(mutants), re.MULTILINE)
     assert "n256-outliers" in how_to.run([*inputs, "-v"])
     how_to.run(layouts)
 
@@ -236,7 +265,7 @@ def test_interpret_without_a_gpu(how_to, pytester):
     page = "docs/how-to/interpret-without-a-gpu.md"
     write(pytester.path, {**files_of("README.md"), **files_of(page)})
     everything, interpreted = how_to.commands("interpret-without-a-gpu", ("CASE", "37x1000"))
-    assert "correct was checked by interpretation on the CPU: 1 case" in how_to.run(everything)
+    assert "correct was checked by interpretation on the CPU" in how_to.run(everything)
     how_to.run(interpreted)
     done = subprocess.run(
         [sys.executable, "invert.py"], cwd=pytester.path, capture_output=True, text=True, check=True
@@ -257,7 +286,7 @@ def test_read_a_wrong_result(how_to, pytester):
 
 
 def test_ci(how_to, static):
-    """The commands of the CPU job, as typed into a shell, in a change that made the compiled code another one."""
+    """Cases for GPUs are listed where a change made their compiled code another one."""
     static.run("--update-baselines", "--arch", "sm_90,sm_121")
     origin = static.project.path.parent / "origin"
     static.project.commit()
@@ -265,10 +294,7 @@ def test_ci(how_to, static):
     static.project.git("remote", "add", "origin", str(origin))
     static.project.git("fetch", "-q", "origin")
     static.change(("64, 64, 32", "64, 64, 64"))
-    job, listing = [block.text for block in blocks_of("docs/how-to/ci.md") if block.language == "shell"][1:3]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run(
-        ["bash", "-ec", listing], cwd=static.project.path, env=environment, check=True, capture_output=True
-    )
+    (listing,) = how_to.commands("ci")
+    run_script("docs/how-to/ci.md", listing[1], static.project.path)
     cases = (static.project.path / "cases.txt").read_text().splitlines()
     assert "mykernels/mm.py::speed[n256]" in cases
