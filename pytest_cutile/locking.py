@@ -123,3 +123,9 @@ def replace_file(path: Path, text: str) -> None:
     with replacing(path):
         unfinished_file(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
         write_text(path, text)
+
+
+def not_written(path: Path, error: OSError) -> str:
+    """Say that a file or folder, which the error names unless it is `path` itself, could not be written."""
+    target, why = error.filename or path, error.strerror or error
+    return f"nothing was written: {target} is full or cannot be written: {why}"

@@ -9,13 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from pytest_cutile.quantities import format_change, format_share, format_time
 from pytest_cutile.verdicts import Reason, Verdict
 
+# Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a baseline
+# would pass everything, or nothing.
+Microseconds = Annotated[float, Meta(gt=1e-4, lt=1e9)]
+Spread = Annotated[float, Meta(ge=0, lt=1)]
+Amount = Annotated[float, Meta(ge=0, lt=1e30)]
+"""Of work per launch, of a rate, or of a limit."""
 INTERPRETER = "interpreter"
 REGIMES_DIFFER = 0.02
 """Difference of the rates in bursts and sustained, as a fraction, from which both are shown."""
@@ -149,9 +156,9 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
 
     matrix: str
     """Which matrix: "output[2, :, :], with most errors"."""
-    shape: tuple[int, int]
+    shape: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     """Its rows and columns."""
-    cell: tuple[int, int]
+    cell: tuple[Annotated[int, Meta(ge=1)], Annotated[int, Meta(ge=1)]]
     """Rows and columns of a cell; the last cells may have fewer."""
     rows: tuple[str, ...]
     """A character for each cell: "." where nothing is wrong, else a digit, which is a place in `scale`."""
@@ -161,6 +168,10 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
     """"times the bound"."""
     worst: str = ""
     """The element with the largest error, in words."""
+
+    def __post_init__(self) -> None:
+        if any(int(mark) >= len(self.scale) for row in self.rows for mark in row if mark.isdecimal()):
+            raise ValueError(f"rows name a place that the scale of {len(self.scale)} lacks")
 
     @property
     def caption(self) -> str:
@@ -280,19 +291,19 @@ class SampleBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     regime: str
     """"burst" or "sustained"."""
-    current_us: tuple[float, ...]
-    baseline_us: tuple[float, ...] = ()
+    current_us: tuple[Microseconds, ...]
+    baseline_us: tuple[Microseconds, ...] = ()
     """Of the baseline kernel, interleaved with the current one; empty without one."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a process measured of a case, and the work that it counts."""
 
-    flops: float = 0.0
+    flops: Amount = 0.0
     """Floating-point operations per launch."""
-    bytes: float = 0.0
+    bytes: Amount = 0.0
     """Bytes per launch: each input read once, each output written once."""
-    tokens: float = 0.0
+    tokens: Amount = 0.0
     """Tokens per launch."""
     dtype: str = ""
     """Dtype of the multiplied operands, which chooses the limit."""
@@ -314,15 +325,15 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     stands_alone = True
     not_in_junit = Result.not_in_junit | {"measured"}
 
-    us_per_launch: float | None = None
+    us_per_launch: Microseconds | None = None
     """Time per launch in microseconds: in bursts, or sustained where a launch is too long for bursts."""
-    sustained_us_per_launch: float | None = None
+    sustained_us_per_launch: Microseconds | None = None
     """Time per launch, launch after launch; None where power cannot limit it."""
-    rate: float | None = None
+    rate: Amount | None = None
     """TFLOPS, GB/s or tokens/s, as `unit` says."""
     unit: str = ""
     """Unit of `rate`."""
-    share_of_limit: float | None = None
+    share_of_limit: Amount | None = None
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None
     """The samples behind these figures."""

@@ -2,10 +2,10 @@
 
 
 def version() -> str:
-    """Return the version of the installed distribution, or "unknown" in a source tree on PYTHONPATH."""
+    """Return the version of the installed distribution, or "unreleased" in a source tree on PYTHONPATH."""
     from importlib import metadata
 
     try:
         return metadata.version("pytest-cutile")
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return "unreleased"

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from pytest_cutile.results import Microseconds, Spread
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.version import version
@@ -17,9 +18,7 @@ from pytest_cutile.version import version
 _COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)
 
 # A number outside of these bounds would pass everything, or nothing.
-Microseconds = Annotated[float, Meta(gt=1e-4, lt=1e9)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
-Spread = Annotated[float, Meta(ge=0, lt=1)]
 Megahertz = Annotated[float, Meta(ge=0, lt=1e5)]
 Watts = Annotated[float, Meta(ge=0, lt=1e5)]
 RelativeChange = Annotated[float, Meta(gt=-1, lt=1e6)]

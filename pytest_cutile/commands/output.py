@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.locking import replace_file
+from pytest_cutile.locking import not_written, replace_file
 
 
 def require_pages() -> None:
@@ -21,4 +21,4 @@ def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
     except OSError as error:
-        raise BaselineError(f"{path}: nothing was written: {error.strerror or error}") from error
+        raise BaselineError(not_written(path, error)) from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cutile.locking import not_written, replace_file
 from pytest_cutile.reports.formats import FORMATS, ReportFormat
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ReportFiles:
             try:
                 _write(path, text, replaces=report_format.replaces)
             except OSError as error:
-                self._errors.append(f"cutile: {report_format.option}: nothing was written: {error}")
+                self._errors.append(f"cutile: {report_format.option}: {not_written(path, error)}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for text in self._errors:
@@ -83,8 +84,6 @@ class ReportFiles:
 def _write(path: Path, text: str, *, replaces: bool) -> None:
     """Append to a file, or replace it as a whole or not at all."""
     if replaces:
-        from pytest_cutile.locking import replace_file
-
         replace_file(path, text)
         return
     with path.open("a", encoding="utf-8") as file:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import (
     PairedChange,
@@ -17,8 +18,9 @@ from pytest_cutile.baselines.entries import (
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
+from pytest_cutile.results import Microseconds, SpeedResult, Spread
 from pytest_cutile.speed.decide import Rule
-from pytest_cutile.statistics import median
+from pytest_cutile.statistics import median, relative_spread, usable
 
 STEP = Rule.stored_margin
 """Change from one session to the next on one GPU that is called a step: what stored times alone can show."""
@@ -33,10 +35,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When, ISO 8601 in UTC."""
     commit: str
     gpu_uuid: str
-    burst_us: float | None = None
+    burst_us: Microseconds | None = None
     """Median over the session's processes; None where bursts were not measured."""
-    sustained_us: float | None = None
-    burst_spread: float = 0.0
+    sustained_us: Microseconds | None = None
+    burst_spread: Spread = 0.0
     """Half interquartile range of the burst samples over their median: the median over the processes."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""
@@ -73,37 +75,57 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
     """Return the recorded sessions of a case, oldest first."""
     entry = baselines.entries[key]
     anchor = anchor_of(entry)
-    last: dict[str, tuple[Record, RecordedSession]] = {}
+    last: dict[str, tuple[HistoryPoint, RecordedSession]] = {}
     points = []
     for record in entry.records:
         session = baselines.sessions[record.session]
-        before = last.get(session.gpu_uuid)  # GPUs of one kind differ by themselves
-        burst, sustained = _us(record, "burst"), _us(record, "sustained")
-        compared = {}
-        if before is not None:
-            compared = {
-                "change": _change(before[0], record),
-                "since": before[1].commit,
-                "environment_changes": tuple(environment_changes(before[1].environment, session.environment)),
-            }
-        points.append(
-            HistoryPoint(
-                at=session.at,
-                commit=session.commit,
-                gpu_uuid=session.gpu_uuid,
-                burst_us=burst,
-                sustained_us=sustained,
-                burst_spread=_burst_spread(record),
-                paired=record.changes,
-                is_anchor=record is anchor,
-                moved=record.moved,
-                reason=record.reason,
-                **compared,  # type: ignore[arg-type]
-            )
+        point = HistoryPoint(
+            at=session.at,
+            commit=session.commit,
+            gpu_uuid=session.gpu_uuid,
+            burst_us=_us(record, "burst"),
+            sustained_us=_us(record, "sustained"),
+            burst_spread=_burst_spread(record),
+            paired=record.changes,
+            is_anchor=record is anchor,
+            moved=record.moved,
+            reason=record.reason,
         )
-        if burst or sustained:
-            last[session.gpu_uuid] = record, session
+        if session.gpu_uuid in last:  # GPUs of one kind differ by themselves
+            before, earlier = last[session.gpu_uuid]
+            point = replace(
+                point,
+                change=_change(before, point),
+                since=before.commit,
+                environment_changes=tuple(environment_changes(earlier.environment, session.environment)),
+            )
+        points.append(point)
+        if point.headline_us:
+            last[session.gpu_uuid] = point, session
     return points
+
+
+def point_of_run(
+    result: SpeedResult, points: Sequence[HistoryPoint], *, at: str, commit: str
+) -> HistoryPoint:
+    """Return what a run measured of a case, as the point that follows the recorded sessions.
+
+    Its change is against the last session on the same GPU, as for recorded sessions.
+    """
+    blocks = result.measured.blocks if result.measured is not None else ()
+    bursts = [us for block in blocks if block.regime == "burst" for us in block.current_us]
+    gpu = result.gpu_id.rpartition(" ")[2]  # the beginning of its UUID
+    timed = (one for one in reversed(points) if one.headline_us and gpu and one.gpu_uuid.startswith(gpu))
+    before = next(timed, None)
+    point = HistoryPoint(
+        at=at,
+        commit=commit,
+        gpu_uuid=gpu if before is None else before.gpu_uuid,
+        burst_us=result.us_per_launch if bursts else None,
+        sustained_us=result.sustained_us_per_launch,
+        burst_spread=relative_spread(bursts) if usable(bursts) else 0.0,
+    )
+    return point if before is None else replace(point, change=_change(before, point), since=before.commit)
 
 
 def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
@@ -126,9 +148,9 @@ def _burst_spread(record: Record) -> float:
     return median(spreads) if spreads else 0.0
 
 
-def _change(before: Record, record: Record) -> float | None:
+def _change(before: HistoryPoint, point: HistoryPoint) -> float | None:
     for regime in ("burst", "sustained"):
-        old, new = _us(before, regime), _us(record, regime)
+        old, new = before.us(regime), point.us(regime)
         if old and new:
             return new / old - 1
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from pytest_cutile.baselines.entries import SpeedBaselines
-from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS, Ratio
+from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, Ratio
 from pytest_cutile.baselines.select import stored_us, work_of
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import format_ratio
@@ -208,7 +208,7 @@ class Limit:
 def limits_of(files: Sequence[SpeedBaselines]) -> list[Limit]:
     """Return what is specified of the platforms, as far as it is known of one of them."""
     platforms = [find_platform(file.gpu) for file in files]
-    memories = [_memory(file) for file in files]
+    memories = [platform.memory if platform else None for platform in platforms]
     sizes = [float(memory.split()[0]) if memory else None for memory in memories]
     bandwidths = [platform.memory_bandwidth_gb_s if platform else None for platform in platforms]
     limits = [
@@ -224,14 +224,6 @@ def limits_of(files: Sequence[SpeedBaselines]) -> list[Limit]:
         unit = " TFLOPS" if "float" in dtypes[0] else " TOPS"
         limits.append(Limit(title=f"peak {', '.join(dtypes)}", values=values, unit=unit, dtypes=dtypes))
     return [limit for limit in limits if any(value is not None for value in limit.values)]
-
-
-def _memory(file: SpeedBaselines) -> str | None:
-    """Return size and kind of a GPU's memory: as NVIDIA's comparison gives them, else its documents."""
-    if (specified := SPECIFICATIONS.get(file.gpu)) is not None:
-        return f"{specified.memory_gb} GB {specified.memory} p"
-    platform = find_platform(file.gpu)
-    return platform.memory if platform is not None else None
 
 
 # -- in words -----------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pytest_cutile.baselines.entries import (
     RecordedSession,
@@ -31,10 +31,12 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.cases import CaseRow, RunOutcome, Story, cases_of, not_measured
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.history import HistoryPoint, history_points
-from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.results import Amount, Microseconds, Result, SpeedResult, StaticResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.timing import bound_of
+from pytest_cutile.static.facts import CaseFacts
 
+Limit = Annotated[float, Meta(gt=0, lt=1e12)]
 _Carrying = TypeVar("_Carrying", "ReportedCase", Story)
 
 SCHEMA = 1
@@ -47,21 +49,21 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     origin: str
     """"measured" in this run, "recorded" before, or "published" by somebody."""
-    us_per_launch: float
-    sustained_us_per_launch: float | None = None
-    flops: float = 0.0
+    us_per_launch: Microseconds
+    sustained_us_per_launch: Microseconds | None = None
+    flops: Amount = 0.0
     """Floating-point operations per launch."""
-    bytes: float = 0.0
+    bytes: Amount = 0.0
     """Bytes per launch."""
-    tokens: float = 0.0
+    tokens: Amount = 0.0
     """Tokens per launch."""
     dtype: str = ""
     """Dtype of the multiplied operands."""
-    rate: float | None = None
+    rate: Amount | None = None
     """In `unit`."""
     unit: str = ""
     """"TFLOPS" or "GB/s", the limit that the case is nearest to, or "tokens/s"."""
-    share_of_limit: float | None = None
+    share_of_limit: Amount | None = None
     change: float | None = None
     """Relative change against the baseline; +0.05 is 5 % slower."""
 
@@ -82,7 +84,7 @@ class GpuHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     arch: str
     gpu: str
     points: tuple[HistoryPoint, ...] = ()
-    published_us: float | None = None
+    published_us: Microseconds | None = None
     published_source: str = ""
     figures: Figures | None = None
     """Of the newest session, else as published."""
@@ -118,8 +120,8 @@ class ReportedPlatform(Struct, frozen=True, kw_only=True):
     """The limits of a GPU."""
 
     arch: str
-    memory_bandwidth_gb_s: float
-    dense_tflops: Mapping[str, float]
+    memory_bandwidth_gb_s: Limit
+    dense_tflops: Mapping[str, Limit]
     """By dtype of the multiplied operands."""
     source: str
 
@@ -218,9 +220,16 @@ class _Form(Struct):
 
 def _with_results(bare: Sequence[_Carrying], carriers: Sequence[_Carrier]) -> tuple[_Carrying, ...]:
     return tuple(
-        msgspec.structs.replace(one, results=tuple(map(Result.from_builtins, carrier.results)))
+        msgspec.structs.replace(one, results=tuple(map(_result, carrier.results)))
         for one, carrier in zip(bare, carriers, strict=True)
     )
+
+
+def _result(data: Mapping[str, Any]) -> Result:
+    result = Result.from_builtins(data)
+    if isinstance(result, StaticResult) and result.facts is not None:
+        msgspec.convert(result.facts, CaseFacts)  # they are kept as they are, and have to be right
+    return result
 
 
 def report_of_run(run: RunOutcome) -> Report:

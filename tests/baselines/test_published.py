@@ -113,7 +113,14 @@ def test_platforms_are_in_the_table_of_limits():
         assert platform is not None
         assert platform.arch == printed.arch
         assert platform.memory_bandwidth_gb_s == printed.bandwidth_gb_s
-    assert SPECIFICATIONS[B300].sm_count == 132  # CUDA reports 148: research/reports/published-figures.md
+    # CUDA reports 148, and 288 GB: research/reports/published-figures.md
+    assert (SPECIFICATIONS[B300].sm_count, SPECIFICATIONS[B300].memory_gb) == (132, 192)
+
+
+def test_the_memory_of_b300_is_what_cuda_reports():
+    b300 = find_platform(B300)
+    assert b300.memory == "288 GB HBM3e"
+    assert b300.cuda_reports.memory_gib * 2**30 == pytest.approx(288e9, rel=1e-3)
 
 
 def test_no_published_figure_is_above_the_limit_of_its_chip():

@@ -6,8 +6,11 @@ import re
 import time
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
@@ -25,8 +28,9 @@ from pytest_cutile.reports.html.plots import (
     roofline,
 )
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.reports.report import report_of_baselines, report_of_run, to_json
+from pytest_cutile.reports.report import from_json, report_of_baselines, report_of_run, to_json
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
+from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -195,6 +199,78 @@ def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
 def test_a_slower_case_says_by_how_much_although_its_reason_needs_no_words():
     slower = result(verdict="regression", reason=Reason.SLOWER, detail="", change=0.217)
     assert "speed, sm_90: regression (slower) +21.7 %" in page_of(slower).text
+
+
+SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("static", "why"),
+    [
+        ({"verdict": "regression", "changes": ("worse: spills: 0 -> 64",)}, "worse: spills: 0 -> 64"),
+        ({"changes": tuple(f"different: {n}" for n in range(5))}, "different: 2; and 2 more, see below"),
+        ({"reason": Reason.UNCHANGED}, "the compiled code is the same as the baseline's"),
+    ],
+)
+def test_a_slower_case_says_why(static, why):
+    page = page_of(result(**SLOWER), result("static", **{"reason": None, **static}))
+    assert "Why it is slower: " in page.text
+    assert why in page.text.partition("Why it is slower: ")[2]
+    assert "Why it is slower" not in page_of(result(), result("static", **{"reason": None, **static})).text
+
+
+def test_nobody_knows_why_without_a_static_verdict():
+    assert "Why it is slower" not in page_of(result(**SLOWER)).text
+    assert "Why it is slower" not in page_of(result(**SLOWER), result("static", **NOT_MEASURED)).text
+
+
+def test_pairs_show_their_changes_and_how_certain_the_mean_is():
+    blocks = tuple(
+        SampleBlock(regime="burst", current_us=(44.0, 44.0 + n), baseline_us=(40.0, 40.0)) for n in (0, 0.1, 0.2)
+    )
+    page = page_of(result(gpu="NVIDIA H200", measured=Measured(blocks=blocks)))
+    assert "Change of each pair, burst, NVIDIA H200" in page.text
+    (label,) = (one for one in page.attributes("aria-label") if "pairs" in one)
+    found = re.fullmatch(r"6 pairs: mean \+10\.1 %, 95 % interval \+(\d+\.\d) % to \+(\d+\.\d) %", label)
+    low, high = map(float, found.groups())
+    assert 9.5 < low < 10.1 < high < 10.8
+    assert not any("pair" in one for one in page_of(result(measured=measured())).attributes("aria-label"))
+
+
+def run_after(*recorded_us: float, us: float = 44.0, gpu_id: str = "box GPU-1") -> Page:
+    """Return the page of a run whose case has a history on the GPU "GPU-1"."""
+    now = result(
+        key="softmax[c]", case="c", gpu="NVIDIA H200", gpu_id=gpu_id, us_per_launch=us,
+        measured=measured(current=(us, us, us)),
+    )  # fmt: skip
+    sessions = [record(day, one) for day, one in enumerate(recorded_us, start=1)]
+    stored = report_of_baselines([baselines({"softmax[c]": entry(*sessions)})], [], {})
+    report = report_of_run(RunOutcome(results=[now], environment={"commit": "f" * 40}))
+    return Page(render_html(replace(report, history=stored.history)))
+
+
+def test_the_run_is_the_last_point_of_its_history():
+    page = run_after(40.0, 40.4)
+    assert "2 recorded sessions and this run on 1 GPU, 40 us to 44 us, 1 step" in page.attributes("aria-label")
+    assert "NVIDIA H200: a step of +8.9 % between 0123456789ab and ffffffffffff" in page.text
+    hollow = [attrs for tag, attrs in page.tags if (tag, attrs.get("class")) == ("circle", "hollow")]
+    assert len(hollow) == 1
+    assert float(hollow[0]["cx"]) == max(float(one) for one in page.attributes("cx"))
+    (line,) = (one for one in page.attributes("d") if one.count("L") == 2)  # joined to the sessions before
+    assert line.rpartition("L")[2].split()[0] == hollow[0]["cx"]
+    assert "this run ffffffffffff 44 us: a step of +8.9 %" in page.text
+
+
+def test_a_run_as_fast_as_before_is_no_step():
+    page = run_after(40.0, 40.4, us=41.0)
+    assert any("and this run on 1 GPU, 40 us to 41 us, 0 steps" in one for one in page.attributes("aria-label"))
+
+
+@pytest.mark.parametrize("gpu_id", ["", "box", "box GPU-2"])
+def test_a_run_on_another_gpu_is_compared_with_no_session(gpu_id):
+    """GPUs of one kind differ by themselves."""
+    page = run_after(40.0, gpu_id=gpu_id)
+    assert any("and this run on 2 GPUs, 40 us to 44 us, 0 steps" in one for one in page.attributes("aria-label"))
 
 
 def test_what_was_not_measured_is_said():
@@ -473,14 +549,80 @@ def test_a_file_that_is_no_report_is_one_message(stored, capsys, text, message):
     assert not (stored / "page.html").exists()
 
 
+def a_run() -> dict[str, Any]:
+    """Return the JSON of a run with a slower case, a wrong one, and a history."""
+    slow = result(key="softmax[c]", case="c", gpu="NVIDIA H200", measured=measured(baseline=(38.0, 39.0)))
+    wrong = wrong_result(key="s[a]", case="a")
+    static = result("static", key="softmax[c]", case="c", facts=msgspec.to_builtins(CaseFacts(fingerprint="", source="", launches=())))
+    report = report_of_run(RunOutcome(results=[slow, wrong, static], stories=[story(slow)]))
+    stored = report_of_baselines([baselines({"softmax[c]": entry(record(1, 40.0, 41.0))})], [], {})
+    run: dict[str, Any] = json.loads(to_json(replace(report, history=stored.history)))
+    return run
+
+
+def with_value(run: dict[str, Any], place: tuple[str | int, ...], value: object) -> bytes:
+    """Return the JSON of a run with another value at a place."""
+    of: Any = run
+    for name in place[:-1]:
+        of = of[name]
+    of[place[-1]] = value
+    return json.dumps(run).encode()
+
+
+SOFTMAX, WRONG = ("cases", 1), ("cases", 0)
+POINT, H200 = ("history", "softmax[c]", 0, "points", 0), ("platforms", "NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        ((*SOFTMAX, "figures", "us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "figures", "sustained_us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "figures", "bytes"), [-1, 1e300]),
+        ((*SOFTMAX, "figures", "rate"), [-1, 1e300]),
+        ((*SOFTMAX, "figures", "share_of_limit"), [-1, 1e300]),
+        ((*SOFTMAX, "results", 0, "us_per_launch"), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "flops"), [-1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "blocks", 0, "current_us", 0), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 0, "measured", "blocks", 0, "baseline_us", 0), [0, -1, 1e300]),
+        ((*SOFTMAX, "results", 1, "facts", "launches"), [3]),
+        ((*WRONG, "results", 0, "errors", "cell", 0), [0, -1]),
+        ((*WRONG, "results", 0, "errors", "shape", 1), [-1]),
+        ((*WRONG, "results", 0, "errors", "scale"), [[], ["1"]]),
+        ((*POINT, "burst_us"), [0, -1, 1e300]),
+        ((*POINT, "burst_spread"), [-1, 1]),
+        ((*H200, "memory_bandwidth_gb_s"), [0, -1]),
+        ((*H200, "dense_tflops", "float16"), [0, -1]),
+    ],
+    ids=lambda place: ".".join(map(str, place[2:])),
+)  # fmt: skip
+def test_a_value_that_no_run_has_is_not_read(place, values):
+    run = a_run()
+    from_json(json.dumps(run).encode())
+    for value in values:
+        with pytest.raises(msgspec.ValidationError):
+            from_json(with_value(a_run(), place, value))
+
+
+def test_a_time_of_0_is_one_message(stored, capsys):
+    place = (*SOFTMAX, "results", 0, "us_per_launch")
+    (stored / "run.json").write_bytes(with_value(a_run(), place, 0))
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "run.json is no report that --kernel-json wrote: Expected `float` > " in err
+    assert "us_per_launch" in err
+    assert [path.name for path in stored.iterdir() if path.name.startswith("page")] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--run", "nosuch.json", "-o", "site"], "nosuch.json cannot be read: No such file"),
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
-        (["-o", "/dev/full/page.html"], "/dev/full/page.html: nothing was written: File exists"),
-        (["-o", "n" * 300], "nothing was written: File name too long"),
-        (["-o", "/sys/page.html"], "/sys/page.html: nothing was written: "),  # which nobody can write to
+        (["-o", "/dev/full/page.html"], "nothing was written: /dev/full is full or cannot be written: File exists"),
+        (["-o", "n" * 300], "n is full or cannot be written: File name too long"),
+        (["-o", "/sys/page.html"], "nothing was written: /sys/"),  # which nobody can write to
     ],
 )
 def test_what_cannot_be_done_is_one_message(stored, capsys, arguments, message):

@@ -86,6 +86,7 @@ def test_one_command_makes_the_page_of_dgx_spark_beside_b300(tmp_path, published
     page = Page((tmp_path / "page.html").read_text())
     for text in (
         "GB10 beside B300 SXM6 AC", "memory bandwidth 273 GB/s 8000 GB/s 29.3x",
+        "memory 128 GB LPDDR5x 288 GB HBM3e 2.25x",
         "fmha fp16-causal-4x32x8192x128 TFLOPS 88.9p 1159p 13.0x 13.7x",
         "qwen2-7b generate-16x50 tokens/s 18.52p 257.3p 13.9x", "RoPE (16384) GB/s 22.8x",
         "fmha, fp16-causal-4x32xNx128: throughput over N",
@@ -145,7 +146,7 @@ def test_nothing_in_common_is_a_page_without_plots():
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("page.pdf", "ends in .html, .svg, .md, .txt"), ("taken/page.html", "nothing was written: File exists")],
+    [("page.pdf", "ends in .html, .svg, .md, .txt"), ("taken/page.html", "taken is full or cannot be written: File exists")],
 )
 def test_what_cannot_be_written_is_one_message(tmp_path, published, capsys, output, message):
     (tmp_path / "taken").write_text("")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def stored(of: Entry, sessions=None):
 def test_nothing_at_all():
     report = json.loads(to_json(report_of_baselines([], [], {})))
     assert (report["of"], report["cases"], report["history"]) == ("baselines", [], {})
+
+
+def test_a_source_checkout_has_no_version(monkeypatch):
+    def none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", none)
+    assert report_of_baselines([], [], {}).by == "pytest-cutile unreleased"
 
 
 def test_a_stored_case_has_the_figures_of_its_newest_session():

@@ -10,49 +10,48 @@ import msgspec
 
 from pytest_cutile.platforms.occupancy import Occupancy
 from pytest_cutile.quantities import format_share, format_time
-from pytest_cutile.reports.history import headline_regimes, step_text
+from pytest_cutile.reports.history import headline_regimes, point_of_run, step_text
 from pytest_cutile.reports.html.heat_map import heat_map
-from pytest_cutile.reports.html.plots import finite, histogram, history_plot
+from pytest_cutile.reports.html.plots import change_histogram, finite, histogram, history_plot
 from pytest_cutile.reports.report import Report, ReportedCase
-from pytest_cutile.results import CorrectResult, Result, SpeedResult, StaticResult
+from pytest_cutile.results import CorrectResult, Measured, Result, SpeedResult, StaticResult
+from pytest_cutile.speed.decide import NOISE, Sample, estimate
+from pytest_cutile.speed.measure.timing import Block, Regime, log_ratio_error, mean_log_ratio
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.statistics import usable
+from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+
+_CAUSES = 3
+"""Differences of compiled code that are said to make a case slower; all of them stand below."""
 
 
 def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
     """Return what the details of a case show: plots and tables, over its architectures and GPUs."""
     plots: list[tuple[str, Markup]] = []
     steps: list[str] = []
-    measured: dict[tuple[str, str], float | None] = {}
-    for case in cases:
-        for result in case.results:
-            if not isinstance(result, SpeedResult) or result.measured is None:
-                continue
-            regimes = [block.regime for block in result.measured.blocks]
-            measured[case.gpu, "sustained"] = result.sustained_us_per_launch
-            measured[case.gpu, "burst"] = result.us_per_launch if "burst" in regimes else None
-            for regime in dict.fromkeys(regimes):
-                blocks = [block for block in result.measured.blocks if block.regime == regime]
-                current = [us for block in blocks for us in block.current_us]
-                baseline = [us for block in blocks for us in block.baseline_us]
-                paired = ", beside the baseline kernel" if baseline else ""
-                plots.append((f"Samples, {regime}{paired}, {case.gpu}", histogram(current, baseline)))
-    for one in report.history.get(cases[0].key, ()):
-        for regime in headline_regimes(one.points):
-            plot = history_plot(one.points, regime, measured.get((one.gpu, regime)))
-            plots.append((f"History, {regime}, {one.gpu}", plot))
-        steps += [f"{one.gpu}: {step_text(point)}" for point in one.points if point.is_step]
+    timed = [
+        (case.gpu, one, one.measured)
+        for case in cases
+        for one in case.results
+        if isinstance(one, SpeedResult) and one.measured is not None
+    ]
+    for gpu, _, measured in timed:
+        plots += _sample_plots(gpu, measured)
+    for series in report.history.get(cases[0].key, ()):
+        own = next((result for gpu, result, _ in timed if gpu == series.gpu), None)
+        run = None if own is None else point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
+        for regime in headline_regimes(series.points):
+            plots.append((f"History, {regime}, {series.gpu}", history_plot(series.points, regime, run)))
+        steps += [f"{series.gpu}: {step_text(one)}" for one in (*series.points, run) if one and one.is_step]
     return {
         "measured": [text for case in cases if (text := _measured(case))],
+        "slower": [text for case in cases if (text := _why_slower(case))],
         "changes": dict.fromkeys(
-            f"{case.arch}: {change}"
-            for case in cases
-            for result in case.results
-            if isinstance(result, StaticResult)
-            for change in result.changes
+            f"{case.arch}: {change}" for case in cases for one in _static(case) for change in one.changes
         ),
         "plots": [(title, plot) for title, plot in plots if plot],
         "steps": steps,
@@ -61,6 +60,49 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
         "sites": _sites(cases),
         "errors": [shown for case in cases for one in case.results for shown in error_maps([one])],
     }
+
+
+def _sample_plots(gpu: str, measured: Measured) -> Iterator[tuple[str, Markup]]:
+    """Yield the samples of each regime and, where they were measured in pairs, the ratios of the pairs."""
+    by_regime: dict[str, list[Block]] = defaultdict(list)
+    for one in measured.blocks:
+        by_regime[one.regime].append(Block(current_us=one.current_us, baseline_us=one.baseline_us))
+    for regime, blocks in by_regime.items():
+        current = [us for block in blocks for us in block.current_us]
+        baseline = [us for block in blocks for us in block.baseline_us]
+        paired = ", beside the baseline kernel" if baseline else ""
+        yield f"Samples, {regime}{paired}, {gpu}", histogram(current, baseline)
+        if usable(baseline) and usable(current):
+            sample = Sample(log_ratio=mean_log_ratio(blocks) or 0.0, error=log_ratio_error(blocks) or 0.0)
+            pairs = [
+                now / before - 1
+                for block in blocks
+                for now, before in zip(block.current_us, block.baseline_us, strict=False)
+            ]
+            plot = change_histogram(pairs, estimate([sample], NOISE[Regime(regime)]))
+            yield f"Change of each pair, {regime}, {gpu}", plot
+
+
+def _static(case: ReportedCase) -> list[StaticResult]:
+    return [
+        one
+        for one in case.results
+        if isinstance(one, StaticResult) and one.verdict is not Verdict.NOT_MEASURED
+    ]
+
+
+def _why_slower(case: ReportedCase) -> str:
+    """Return what a slower case was compiled to otherwise than its static baseline; "" if nobody knows."""
+    slower = [
+        one for one in case.results if isinstance(one, SpeedResult) and one.verdict is Verdict.REGRESSION
+    ]
+    for one in _static(case) if slower else ():
+        if one.changes:
+            more = len(one.changes) - _CAUSES
+            return "; ".join([*one.changes[:_CAUSES], *([f"and {more} more, see below"] if more > 0 else [])])
+        if one.reason is Reason.UNCHANGED:
+            return "the compiled code is the same as the baseline's: look at torch operations, inputs, the GPU"
+    return ""
 
 
 def error_maps(results: Iterable[Result]) -> Iterator[tuple[str, Markup, str]]:

@@ -6,6 +6,7 @@ Plotly and Vega are larger than that, and Matplotlib's SVG takes 20 kB a plot an
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from markupsafe import Markup
 from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.reports.document import printable, shorten
 from pytest_cutile.reports.history import HistoryPoint, step_text
+from pytest_cutile.speed.decide import Estimate
 
 WIDTH, HEIGHT = 360, 210
 """Of a plot: as wide as a phone, so that its text is readable there."""
@@ -38,6 +40,7 @@ class Dot:
     href: str = ""
     """Where a click leads."""
     is_marked: bool = False
+    is_hollow: bool = False
     spread: float = 0.0
     """By what fraction of y half of the samples behind it scatter to either side."""
 
@@ -158,21 +161,48 @@ def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) ->
     current, baseline = finite(current_us), finite(baseline_us)
     if not current:
         return Markup()
-    x = _axis([*current, *baseline], LEFT, WIDTH - RIGHT)
-    counts = {name: _counts(values, x) for name, values in (("baseline", baseline), ("current", current))}
-    y = Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
-    plot = Plot(x=x, y=y, x_title="us per launch", y_title="samples")
-    width = (x.last - x.first) / _BINS
-    for name, own in counts.items():
-        if any(own):
-            steps = "".join(f"V{y.at(count):.1f}h{width:.2f}" for count in own)
-            plot.add('<path class="{}" d="M{} {:.0f}{}V{:.0f}z"/>', name, x.first, y.first, steps, y.first)
+    plot = _histogram({"baseline": baseline, "current": current}, "us per launch")
     if baseline:
         plot.parts.append(_legend([(5, "baseline kernel"), (0, "current")]))
     label = f"{counted(len(current), 'sample')} of {_span(current)}"
     return plot.svg(
         f"{label}; {len(baseline)} of the baseline kernel, {_span(baseline)}" if baseline else label
     )
+
+
+def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
+    """Return how the changes of pairs are distributed, beside no change; the mean, and how certain it is.
+
+    Args:
+        changes: The current time over that of the baseline kernel, minus 1, of each pair.
+        estimated: What they say together.
+    """
+    low, high = estimated.interval()
+    mean, shown = estimated.change, f"{format_change(low)} to {format_change(high)}"
+    percents = [100 * change for change in changes]
+    plot = _histogram({"current": percents}, "change against the baseline kernel, %", [0, 100 * low, 100 * high])
+    left, right, middle, same = (f"{plot.x.at(100 * value):.1f}" for value in (low, high, mean, 0))
+    bottom = HEIGHT - BOTTOM
+    plot.add('<path class="interval" d="M{} {}H{}V{}H{}z"/>', left, TOP, right, bottom, left)
+    plot.add('<path class="mean" d="M{} {}V{}"/>', middle, TOP, bottom)
+    plot.add('<path class="roof" d="M{} {}V{}"/>', same, TOP, bottom)
+    text = f"mean {format_change(mean)}, 95 % interval {shown}"
+    plot.add('<text x="{}" y="12" class="end">{}</text>', WIDTH - RIGHT, text)
+    return plot.svg(f"{counted(len(changes), 'pair')}: {text}")
+
+
+def _histogram(groups: Mapping[str, Sequence[float]], x_title: str, also: Sequence[float] = ()) -> Plot:
+    """Return bars of each group, by its class in the style sheet; the axis reaches to `also`, too."""
+    x = _axis([*itertools.chain(*groups.values()), *also], LEFT, WIDTH - RIGHT)
+    counts = {name: _counts(values, x) for name, values in groups.items()}
+    y = Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
+    plot = Plot(x=x, y=y, x_title=x_title, y_title="samples")
+    width = (x.last - x.first) / _BINS
+    for name, own in counts.items():
+        if any(own):
+            steps = "".join(f"V{y.at(count):.1f}h{width:.2f}" for count in own)
+            plot.add('<path class="{}" d="M{} {:.0f}{}V{:.0f}z"/>', name, x.first, y.first, steps, y.first)
+    return plot
 
 
 def _counts(values: Sequence[float], axis: Axis) -> list[int]:
@@ -187,39 +217,46 @@ def _span(values: Sequence[float]) -> str:
     return f"{format_time(min(values))} to {format_time(max(values))}"
 
 
-def history_plot(points: Sequence[HistoryPoint], regime: str, measured_us: float | None = None) -> Markup:
-    """Return the recorded times in a regime in their order, and the time of this run.
+def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint | None = None) -> Markup:
+    """Return the recorded times in a regime in their order, and after them the time of a run.
 
-    Each GPU has a colour, and steps are marked.
+    Each GPU has a colour, and steps are marked. The point of the run is hollow.
     """
-    timed = [(place, point, us) for place, point in enumerate(points) if (us := point.us(regime))]
-    if not timed:
+    times = {place: us for place, point in enumerate(points) if (us := point.us(regime))}
+    if not times:
         return Markup()
+    sessions = counted(len(times), "recorded session")
+    every = [*points]
+    if run is not None and (us := run.us(regime)) and math.isfinite(us):
+        every.append(run)
+        times[len(points)] = us
+        sessions += " and this run"
+    timed = [(place, every[place], us) for place, us in times.items()]
     gpus = list(dict.fromkeys(point.gpu_uuid for _, point, _ in timed))
     dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
     for place, point, us in timed:
-        title = f"{point.at[:10]} {point.commit[:12]} {format_time(us)}"
+        of = "this run" if point is run else point.at[:10]
+        title = f"{of} {point.commit[:12]} {format_time(us)}"
         spread = point.spread(regime)
         title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
-        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step, spread=spread))
+        dot = Dot(
+            x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread
+        )
+        dots[point.gpu_uuid].append(dot)
     lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
-    if measured_us is not None and finite([measured_us]):
-        now = Dot(x=len(points), y=measured_us, title=f"this run: {format_time(measured_us)}")
-        lines.append(PlottedLine(name="this run", dots=[now]))
     drawn = [dot for line in lines for dot in line.dots]
-    times = [dot.y for dot in drawn]
     steps = [(place, point) for place, point, _ in timed if point.is_step]
-    counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(len(steps), "step")
-    label = f"{counts[0]} on {counts[1]}, {_span(times)}, {counts[2]}"
-    x = _axis([0, *(dot.x for line in lines for dot in line.dots)], LEFT, WIDTH - RIGHT)
+    counts = counted(len(gpus), "GPU"), counted(len(steps), "step")
+    label = f"{sessions} on {counts[0]}, {_span([*times.values()])}, {counts[1]}"
+    x = _axis([0, *times], LEFT, WIDTH - RIGHT)
     low = min(dot.y * (1 - dot.spread) for dot in drawn)
     high = max(dot.y * (1 + dot.spread) for dot in drawn)
     wider = max(0.06 * low - (high - low), 0.0) / 2  # noise of a percent is no mountain
     y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
-    days = f"sessions, {points[0].at[:10]} to {points[-1].at[:10]}"
-    shown = range(0, len(points), -(-len(points) // _MOST_TICKS))
-    ticks = [(place, points[place].commit[:7]) for place in shown]
+    days = f"sessions, {every[0].at[:10]} to {every[-1].at[:10]}"
+    shown = range(len(every) - 1, -1, -(-len(every) // _MOST_TICKS))  # the newest one has its label
+    ticks = [(place, "this run" if every[place] is run else every[place].commit[:7]) for place in shown]
     plot = Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
     for number, (place, point) in enumerate(steps):
         at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
@@ -350,8 +387,9 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
             if dot.spread:
                 ends = (plot.y.at(dot.y * (1 + side * dot.spread)) for side in (-1, 1))
                 plot.add('<path class="line" d="M{:.1f} {:.1f}V{:.1f}"/>', x, *ends)
-            mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
-                x, y, 5 if dot.is_marked else 3.5, dot.title
+            radius = 5 if dot.is_marked or dot.is_hollow else 3.5
+            mark = Markup('<circle{} cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
+                Markup(' class="hollow"') * dot.is_hollow, x, y, radius, dot.title
             )
             plot.parts.append(Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark)
         plot.parts.append(Markup("</g>"))

@@ -110,6 +110,34 @@ class Block:
         return math.log(self.current_mean_us / baseline_us) if baseline_us else None
 
 
+def _log_ratios(blocks: Sequence[Block]) -> list[float]:
+    return [ratio for block in blocks if (ratio := block.log_ratio) is not None]
+
+
+def mean_log_ratio(blocks: Sequence[Block]) -> float | None:
+    """Return the trimmed mean of the blocks' log ratios; None without a pair."""
+    ratios = _log_ratios(blocks)
+    return trimmed_mean(ratios) if ratios else None
+
+
+def log_ratio_error(blocks: Sequence[Block]) -> float | None:
+    """Return the standard error of `mean_log_ratio`; None where nothing was repeated.
+
+    It follows from the blocks, all of them: a kernel that is slow at one placement in eight scatters.
+    In a single block it follows from the samples of each kernel.
+    """
+    ratios = _log_ratios(blocks)
+    if len(ratios) != 1:
+        return standard_error_of_mean(ratios) if ratios else None
+    (block,) = blocks
+    kernels = [[*map(math.log, us)] for us in (block.current_us, block.baseline_us)]
+    dof = sum(len(logs) - 1 for logs in kernels)
+    if not dof:
+        return None
+    variance = sum(map(sum_of_squares, kernels)) / dof
+    return math.sqrt(variance * sum(1 / len(logs) for logs in kernels))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sustained:
     """Times of launches that followed each other for seconds, and the clock and power meanwhile."""
@@ -276,30 +304,13 @@ class Measurement:
         """Time per launch in the first regime that was measured: in bursts, or else sustained."""
         return self.us(self.regimes[0]) or math.nan
 
-    def _log_ratios(self, regime: Regime) -> list[float]:
-        return [ratio for block in self.blocks(regime) if (ratio := block.log_ratio) is not None]
-
     def log_ratio(self, regime: Regime) -> float | None:
         """Return the logarithm of current over baseline time: +0.01 is 1 % slower. None without a pair."""
-        ratios = self._log_ratios(regime)
-        return trimmed_mean(ratios) if ratios else None
+        return mean_log_ratio(self.blocks(regime))
 
     def standard_error(self, regime: Regime) -> float | None:
-        """Return the standard error of `log_ratio`; None where nothing was repeated.
-
-        It follows from the blocks, all of them: a kernel that is slow at one placement in eight scatters.
-        In a single block it follows from the samples of each kernel.
-        """
-        ratios = self._log_ratios(regime)
-        if len(ratios) != 1:
-            return standard_error_of_mean(ratios) if ratios else None
-        (block,) = self.blocks(regime)
-        kernels = [[*map(math.log, us)] for us in (block.current_us, block.baseline_us)]
-        dof = sum(len(logs) - 1 for logs in kernels)
-        if not dof:
-            return None
-        variance = sum(map(sum_of_squares, kernels)) / dof
-        return math.sqrt(variance * sum(1 / len(logs) for logs in kernels))
+        """Return the standard error of `log_ratio`; None where nothing was repeated."""
+        return log_ratio_error(self.blocks(regime))
 
     @property
     def samples_us(self) -> tuple[float, ...]:
