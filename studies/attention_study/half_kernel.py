@@ -6,7 +6,9 @@ what this costs and gains is a question of the study, not something that `kernel
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
@@ -91,6 +93,34 @@ def half_attention(
     return o
 
 
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+SUMMED = 16
+"""Products that one instruction of the tensor cores sums before float16 rounds (PTX ISA: k16 of f16)."""
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False) -> torch.Tensor:
+    """Follow the formula, and add up products as the tensor cores do: every sum so far is rounded."""
+    import torch
+
+    scores = _add_up(q / math.sqrt(q.shape[-1]), k.transpose(-1, -2))
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return _add_up(torch.softmax(scores, -1), v)
+
+
+def _add_up(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return `a @ b`, summed over `SUMMED` products at a time."""
+    parts = (x @ y for x, y in zip(a.split(SUMMED, -1), b.split(SUMMED, -2), strict=True))
+    return functools.reduce(operator.add, parts)
+
+
 SPEC = declare(
-    "half_attention", half_attention, [case(130, h=2), case(150, h=2, d=64, causal=True)], mid="float16"
+    "half_attention",
+    half_attention,
+    [case(130, h=2), case(150, h=2, d=64, causal=True)],
+    reference=reference,
+    mid="float16",
 )

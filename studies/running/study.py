@@ -23,6 +23,9 @@ class Contender:
     """Takes the arguments that the spec's `inputs` makes."""
     is_peer: bool = False
     """Whether it is another library's: compared coarsely, because its precision is its own business."""
+    spec: KernelSpec | None = None
+    """Declares its own arithmetic, by reference and check, where it rounds more than the study's spec says.
+    The gate's bounds then follow from this spec, for a peer too."""
     missing: str = ""
     """Why it cannot be timed here; empty if it can."""
     bind: Callable[..., Launch] | None = None

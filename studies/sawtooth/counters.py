@@ -1,6 +1,6 @@
 """Test the cache model with hardware counters: `python -m studies.sawtooth.counters [--output DIR]`.
 
-Needs Nsight Compute (`ncu`), and a GPU whose counters may be read; where either is missing it says what helps.
+Needs Nsight Compute (`ncu`), and a GPU whose counters may be read; without either it says what helps.
 """
 
 from __future__ import annotations

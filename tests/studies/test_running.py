@@ -195,6 +195,21 @@ def test_rows_of_several_kernels_are_prepared_kernel_by_kernel(tmp_path):
         ["sm_90", f"{name}: slow[fp16-32]", f"{name}: slow[fp16-64]"] for name in ("one", "two")
     ]
     assert record.find("slow", "fp16-64", "two") is record.rows[3]
+def test_a_contender_may_declare_its_own_arithmetic(tmp_path):
+    def coarse(x):
+        return x * 2.02
+
+    own = replace(toy_kernel.SPEC, check={"rtol": 0.02})
+    contenders = [
+        Contender(name=name, launch=launch, is_peer=True, spec=spec)
+        for name, launch, spec in (("coarse", coarse, None), ("declared", coarse, own), ("wrong", wrong, own))
+    ]
+    record = run_study(toy_study(*contenders), PretendedTimer(TIMES | {"coarse": 90.0}), tmp_path, quick=True)
+    assert [row.contender for row in record.rows] == ["slow", "declared"]
+    assert "is wrong: output: " in record.errors["coarse[fp16-32]"]
+    assert "differs from its reference" in record.errors["wrong[fp16-32]"]
+
+
     assert record.find("slow", "fp16-64") is None
     with pytest.raises(ValueError, match=r"neither the study nor the row slow\[fp16-32\] has a spec"):
         study.spec_of(Row(case=CASES[0], contender=SLOW))
