@@ -12,7 +12,7 @@ from studies.running.run import run_study
 from studies.running.study import Contender, Study
 from tests.studies.pretended import PretendedTimer
 
-MEASURED = [name for name in study_names() if isinstance(load_study(name), Study)]
+MEASURED = [whole for name in study_names() if isinstance(whole := load_study(name), Study)]
 INTERRUPTED_AFTER = 2
 SOME_SUITES = ("softmax", "dropout")
 """All of them take seconds."""
@@ -32,14 +32,14 @@ class InterruptedTimer(AnyTimer):
         return super().time_block(launches)
 
 
-@pytest.fixture(params=MEASURED)
+@pytest.fixture(params=MEASURED, ids=lambda study: study.name)
 def study(request, monkeypatch):
     """Return a study whose launches return their argument, of one element; cases, work and pages are real."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr("studies.sawtooth.main.PREDICTED_LENGTHS", (65536,))
     monkeypatch.setattr("studies.sawtooth.main.GPUS", ("NVIDIA GB10",))
     monkeypatch.setattr("studies.kernel_suite.main.SUITES", SOME_SUITES)
-    whole = load_study(request.param)
+    whole = request.param
     return replace(
         whole,
         rows=lambda quick: [pretend_row(row) for row in whole.rows(quick)],
@@ -93,11 +93,10 @@ def test_a_study_is_quick_refuses_a_busy_gpu_shows_progress_and_goes_on(study, t
     assert not any(row.sustained for row in record.rows)
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_quick_rows_are_fewer_and_a_key_is_of_one_row(name, monkeypatch):
+@pytest.mark.parametrize("whole", MEASURED, ids=lambda study: study.name)
+def test_quick_rows_are_fewer_and_a_key_is_of_one_row(whole, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr("studies.kernel_suite.main.SUITES", SOME_SUITES)
-    study = load_study(name)
-    keys = {quick: [row.key for row in study.rows(quick)] for quick in (True, False)}
+    keys = {quick: [row.key for row in whole.rows(quick)] for quick in (True, False)}
     assert len({*keys[False]}) == len(keys[False])
     assert len(keys[True]) <= len(keys[False])
