@@ -101,3 +101,21 @@ def test_every_field_of_a_declaration_is_listed(declaration):
     section = text.partition(f"\n## {declaration.__name__}\n")[2].partition("\n## ")[0]
     declared = {field.name for field in dataclasses.fields(declaration) if field.init}
     assert {*re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)} == declared
+
+
+def images_of(page: Path) -> set[Path]:
+    """Return the files of the pictures that a page shows."""
+    names = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / name).resolve() for name in names}
+
+
+@pytest.mark.parametrize(
+    "study", sorted(file.parent for file in (ROOT / "studies").glob("*/main.py")), ids=name_of
+)
+def test_a_study_shows_its_plots(study):
+    results = [*(ROOT / "studies" / "results").glob(f"*/{study.name}")]
+    assert results
+    assert images_of(study / "README.md") & {plot for folder in results for plot in folder.glob("*.svg")}
+    for folder in results:
+        shown = {image for page in folder.glob("*.md") for image in images_of(page)}
+        assert shown == {*folder.glob("*.svg")}

@@ -47,7 +47,7 @@ def test_the_files_keep_the_published_rows_with_their_source(files, tmp_path, ca
     output = tmp_path / "out"
     assert command.main(["platforms", *map(str, files), "--output", str(output)]) == 0
     written = {name.rpartition("/")[2] for name in capsys.readouterr().out.split()}
-    assert written == {"platforms.md", "platforms.html", "platforms.svg", "rows.json", "rows.csv"}
+    assert written == {"platforms.md", "platforms.svg", "rows.json", "rows.csv"}
     text = (output / "platforms" / "platforms.md").read_text()
     assert "| copy | B300 SXM6 AC | 1 (GB/s) | 10.0x | 29.3x | 34 % |" in text
     assert "| RMSNorm (4096) | GB/s |  |  | 33.1x |" in text
