@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,9 +14,9 @@ from models import tables
 from models.bench import run_bench
 from models.clock import GpuClock, HostClock
 from models.contenders import contenders
+from models.device import INTERPRETED_ARCH, on_gpu
 from models.records import Record, Shape
 from models.weights import CONFIGS, build
-from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import gpu_slug
 from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.runs import positive
@@ -33,7 +32,6 @@ PRESETS = {
 }
 TINY = Shape(batch=2, prompt=16, new_tokens=4)
 QUICK_PROMPT = 512
-INTERPRETED_ARCH = "sm_90"
 ROUNDS, QUICK_ROUNDS = 3, 2
 
 
@@ -81,12 +79,7 @@ def bench(options: argparse.Namespace) -> int:
     """Run `python -m models bench`."""
     import torch
 
-    has_gpu = torch.cuda.is_available()
-    if not has_gpu and not options.model.startswith("tiny-"):
-        raise SystemExit(
-            f"{options.model} needs a GPU, and there is none. Without one, tiny models run interpreted: "
-            f"{', '.join(name for name in CONFIGS if name.startswith('tiny-'))}"
-        )
+    has_gpu, place = torch.cuda.is_available(), on_gpu(options.model)
     chosen = [
         each
         for each in contenders()
@@ -106,7 +99,7 @@ def bench(options: argparse.Namespace) -> int:
     )
     print(f"{options.model}: {shape.batch} x {shape.prompt} tokens, {shape.new_tokens} new, into {folder}")
     try:
-        with nullcontext() if has_gpu else interpret(INTERPRETED_ARCH):
+        with place:
             run_bench(
                 build(options.model, weights=options.weights, device="cuda"),
                 record,

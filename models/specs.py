@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="pip install 'pytest-cutile[models]'"
 
 from transformers import DynamicCache
 
-from models import agreement
+from models import check
 from models.contenders import ours
 from models.counts import decode_work, prefill_work
 from models.generate import Generation
@@ -79,7 +79,8 @@ def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generati
 def verify(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> str:
     """Compare the logits of prefill and decoding with those of the model in float32."""
     del generation
-    return agreement.verify(model, tokens[:CHECKED_BATCH], decoded=FURTHER, active=ours)
+    checked = tokens[:CHECKED_BATCH]
+    return check.verify(model, checked, checked.shape[1] - FURTHER, active=ours)
 
 
 def work(*, model: str, phase: str, batch: int, prompt: int) -> Work:
