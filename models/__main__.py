@@ -70,6 +70,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--output", type=Path, metavar="DIR", help="for the files (models/results/GPU-DATE/NAME)"
     )
     options = parser.parse_args(argv)
+    if options.command == "bench" and options.tokens == 1:
+        parser.error("--tokens has to be at least 2: the prefill makes the first, and decoding the others")
     if options.command == "bench" and options.coverage and options.no_profile:
         parser.error("--coverage needs the profile that --no-profile leaves out")
     return options
@@ -100,8 +102,12 @@ def bench(options: argparse.Namespace) -> int:
     print(f"{options.model}: {shape.batch} x {shape.prompt} tokens, {shape.new_tokens} new, into {folder}")
     try:
         with place:
+            try:
+                model = build(options.model, weights=options.weights, device="cuda")
+            except (ValueError, OSError, MemoryError) as error:
+                raise SystemExit(f"{options.model}: {error}") from error
             run_bench(
-                build(options.model, weights=options.weights, device="cuda"),
+                model,
                 record,
                 chosen,
                 GpuClock() if has_gpu else HostClock(),
@@ -112,15 +118,15 @@ def bench(options: argparse.Namespace) -> int:
                 store=lambda record: tables.store(folder, record),
             )
     finally:
-        if record.measured:
+        if record.rows:
             report(record, folder, coverage=options.coverage)
-    return 1 if record.missing else 0
+    return 1 if record.problems else 0
 
 
 def report(record: Record, folder: Path, *, coverage: bool) -> None:
     """Print the tables, and write the pages."""
     print(f"\n{tables.table(record)}")
-    for name, why in record.missing.items():
+    for name, why in record.problems.items():
         print(f"not measured: {name}: {why}")
     for title, breakdown in tables.breakdowns(record).items():
         shown = aligned(tables.KERNEL_TITLES, tables.kernel_cells(breakdown))

@@ -14,6 +14,7 @@ from models.errors import Unsupported
 from models.masks import IMPLEMENTATION
 from models.patch import deepseek_v2, grouped_query
 from models.patch.common import Choices, Replacement
+from models.weights import refuse_quantised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,12 +144,7 @@ def _check(model: PreTrainedModel) -> None:
             f"{kind.__module__}.{kind.__name__} is not supported; supported are transformers' own "
             f"{', '.join(ARCHITECTURES)}"
         )
-    quantized = getattr(model.config, "quantization_config", None)
-    if quantized is not None or getattr(model, "hf_quantizer", None) is not None:
-        method = getattr(quantized, "quant_method", None) or (quantized or {}).get("quant_method", "unknown")
-        raise Unsupported(
-            f"quantised weights are not supported (method {method}); load the model in bfloat16"
-        )
+    refuse_quantised(model.config)
     if model.training:
         raise Unsupported("the model is in training mode, and kernels have no gradients; call model.eval()")
     first_name, first = next(iter(model.named_parameters()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import DynamicCache, StaticCache
@@ -39,7 +39,7 @@ def run_steps(model: PreTrainedModel, tokens: Tensor, prompt: int, *, static: bo
         static: Whether steps have a static cache, filled by the prefill as `Generation` does, instead of the
             dynamic one of the prefill.
     """
-    cache = make_cache(model, tokens.shape[1], static=False)
+    cache: Any = make_cache(model, tokens.shape[1], static=False)
     kept = min(prompt, POSITIONS)
     prefill = model(tokens[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=kept).logits
     if static:

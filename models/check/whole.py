@@ -35,7 +35,7 @@ QUANTILE = 2 / 3
 """Position whose divergence counts, in the order of divergences. Where two experts are nearly as good,
 rounding chooses the other one: a few positions then differ by far more. A fault is at most positions."""
 TOP1_SIGMAS = 4.0
-"""Standard deviations of its count by which tokens that differ may exceed what honest implementations have."""
+"""Standard deviations of its count by which differing tokens may exceed those of honest implementations."""
 SHORT = 64
 """Tokens over which the parts of a wrong model are compared."""
 EXPERTS = "eager"

@@ -92,7 +92,7 @@ def test_a_fault_of_decoding_alone_is_found_there(tiny, monkeypatch):
 
 
 def check_of(logits, *, honest=0.1):
-    """Check `logits`, `[positions, vocabulary]`, whose exact values are 0, beside an honest implementation."""
+    """Check `logits`, `[positions, vocabulary]`, whose exact values are 0, beside an honest one."""
     exact = torch.zeros_like(logits)
     off = torch.zeros_like(logits)
     off[..., 0] = honest
