@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -85,6 +86,11 @@ def run_bench(
     shape = record.shape
     prompt = random_prompt(model, shape) if prompt is None else prompt
     running: list[_Running] = []
+    for contender in contenders:
+        if contender.name == OURS:
+            # Its first use moves weights, and graphs that were captured before would not find them.
+            with suppress(Exception), contender.active(model):
+                pass
     for contender in contenders:
         cache = next((each.generation.cache for each in running if not each.contender.dynamic), None)
         made = _prepare(model, record, contender, prompt, clock, cache=cache, graphs=graphs)

@@ -81,7 +81,7 @@ def pytorch(
 
 @contextmanager
 def ours(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    from models.apply import apply
+    from models.replaced import apply
 
     with apply(model):
         yield model

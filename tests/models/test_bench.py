@@ -116,6 +116,22 @@ def test_naive_generates_as_transformers_does_and_has_no_graph(qwen2, monkeypatc
     assert (len(naive.rounds), naive.kl, naive.top1) == (len(sdpa.rounds), 0.0, 1.0)
 
 
+def test_weights_are_moved_before_anything_is_captured():
+    model = build("tiny-qwen2")
+    weight, addresses = model.model.layers[0].self_attn.k_proj.weight, []
+    before = weight.data_ptr()
+
+    @contextmanager
+    def recorded(model):
+        addresses.append(weight.data_ptr())
+        yield model
+
+    compared = [Contender(name=REFERENCE, title="SDPA", active=recorded), *named(OURS)]
+    run_quietly(model, compared)
+    assert len(addresses) == 3
+    assert {*addresses} == {weight.data_ptr()} != {before}
+
+
 def test_torch_compile_makes_the_steps_and_not_the_prefill(qwen2, monkeypatch):
     lengths = []
 

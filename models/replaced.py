@@ -84,11 +84,17 @@ def apply(
     swiglu: bool = True,
     attention: bool = True,
     moe: bool = True,
+    fuse_linear: bool = True,
 ) -> Replaced:
     """Replace operations of `model` by kernels: of this instance alone, until it is restored.
 
     The model is called as before. Its caches may be dynamic or static; prompts may be padded on the left.
     Dropout, gradients and other masks are not supported, nor are weights of attention returned.
+
+    Replaced attention and gates multiply projections of the same input at once: these weights are moved, to
+    lie one behind another. The parameters stay, as views, and restoring leaves them there: values and memory
+    are the same, and CUDA graphs that were captured meanwhile find them. Graphs that were captured before the
+    first `apply` do not.
 
     Args:
         model: A causal language model of transformers: Llama, Qwen2, Qwen3 or DeepSeek-V2.
@@ -97,6 +103,8 @@ def apply(
         swiglu: Whether to replace the gate of dense feed-forward layers and of shared experts.
         attention: Whether to replace attention: prefill, and decoding of one token for each sequence.
         moe: Whether to replace routing and experts; a model without experts has none.
+        fuse_linear: Whether projections of the same input are one product: queries, keys and values (with
+            DeepSeek-V2 queries and latents), and gate and up.
 
     Returns:
         What was replaced.
@@ -105,7 +113,9 @@ def apply(
         Unsupported: The model, its version, dtypes or sizes are not supported; nothing was replaced.
     """
     _check(model)
-    choices = Choices(rope=rope, rms_norm=rms_norm, swiglu=swiglu, attention=attention, moe=moe)
+    choices = Choices(
+        rope=rope, rms_norm=rms_norm, swiglu=swiglu, attention=attention, moe=moe, fuse_linear=fuse_linear
+    )
     architecture = ARCHITECTURES[type(model).__name__]
     changes = tuple(architecture.replacements(model, choices))
     replaced = (
