@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Project: TypeAlias = "Callable[[Tensor], Sequence[Tensor]]"
 
 
-def project_together(layers: Sequence[nn.Module], *, fuse: bool) -> Project:
+def project_together(layers: Sequence[Any], *, fuse: bool) -> Project:
     """Return a function from `[..., K]` to the output of each layer, `[..., N]`, by one product if `fuse`.
 
     Layers that are more than an `nn.Linear`, such as adapters or those with hooks, keep their own products.

@@ -188,6 +188,19 @@ def test_layers_with_adapters_hooks_or_some_biases_keep_their_own_products():
         assert layers[0].weight.untyped_storage().nbytes() == 2 * 4 * 4
 
 
+def test_without_a_gpu_the_first_kernel_says_how_it_is_interpreted(tiny, monkeypatch):
+    def no_gpu():
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", no_gpu)
+    model = tiny("tiny-qwen2")
+    with (
+        apply(model),
+        pytest.raises(RuntimeError, match=r"rms_norm: there is no GPU .*interpreter\.interpret\(arch\)"),
+    ):
+        model(torch.arange(3)[None])
+
+
 # -- refused ----------------------------------------------------------------------------------------
 
 

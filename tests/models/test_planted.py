@@ -73,7 +73,7 @@ def test_a_fault_is_found_in_the_layer_that_has_it(name, operator, fault, layer,
         run_exactly(model, tokens, PROMPT), run_honestly(model, tokens, PROMPT), logits
     )
     assert prefill.is_right == (step == 1)
-    assert not decode.is_right
-    # Far from where the limit is.
     faulty = decode if step else prefill
+    assert not faulty.is_right
+    # Far from where the limit is.
     assert faulty.kernels.kl > 10 * FACTOR * max(divergence.kl for divergence in faulty.honest.values())

@@ -58,7 +58,7 @@ def test_logits_are_as_near_to_float32_as_honest_ones(name, static, kernels, tin
 
 
 def test_fused_products_are_fewer_and_nearly_the_same(tiny):
-    model, counts = tiny("tiny-qwen2"), []
+    model, counts = tiny("tiny-qwen2"), list[int]()
 
     class Count(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
