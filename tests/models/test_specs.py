@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 from models.counts import cache_bytes, parameters
 from models.specs import SPECS
 from models.weights import make_config
@@ -24,3 +28,10 @@ def test_counts_are_those_of_the_real_models():
     # 16 billion parameters; a token uses 2.4 billion of them.
     dense, experts, head = parameters("deepseek-v2-lite")
     assert 15.4e9 < dense + experts + 2 * head < 16e9
+
+
+def test_collecting_models_imports_neither_torch_nor_transformers():
+    code = "import sys, models.specs; print({'torch', 'transformers', 'cuda.tile'} & {*sys.modules})"
+    root = Path(__file__).parents[2]
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"
