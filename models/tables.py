@@ -49,8 +49,11 @@ def best_pytorch(record: Record) -> float | None:
 
 def cells(record: Record) -> list[tuple[str, ...]]:
     best = best_pytorch(record)
+    empty = ("not measured", *("-" for _ in _TITLES[3:]))
     return [
-        (
+        (row.title, row.mode.value, *empty)
+        if not row.rounds
+        else (
             row.title,
             row.mode.value,
             f"{row.rate(record.shape):.4g}",
@@ -62,7 +65,7 @@ def cells(record: Record) -> list[tuple[str, ...]]:
             "-" if row.kl is None else f"{row.kl:.2g}",
             "-" if row.top1 is None else format_share(row.top1),
         )
-        for row in record.measured
+        for row in record.rows
     ]
 
 
@@ -186,7 +189,7 @@ def page(record: Record) -> str:
         f"{generated}, greedy, weights: {record.weights}. {EXPLANATION}",
         f"Measured {record.date} on {environment}, by `{record.command}`.",
         markdown(_TITLES, cells(record)),
-        *(f"Not measured: {name}: {why}." for name, why in record.missing.items()),
+        *(f"Not measured: {name}: {why}." for name, why in record.problems.items()),
         goal_line(record),
         "![Time of each token](bench.svg)",
     ]
