@@ -1,4 +1,4 @@
-"""The summary of a run for a CI job: failures, then what is undecided, better or not measured, then all else."""
+"""The summary of a run for a CI job: first failures, then what is undecided, better or not measured."""
 
 from __future__ import annotations
 
