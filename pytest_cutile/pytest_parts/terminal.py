@@ -11,7 +11,6 @@ import pytest
 
 from pytest_cutile.pytest_parts.failure import shorten
 from pytest_cutile.pytest_parts.reporting import Results, results_of
-from pytest_cutile.quantities import abridged
 from pytest_cutile.settings import Settings
 from pytest_cutile.verdicts import FAILED, Verdict
 
@@ -149,6 +148,8 @@ def _print(terminalreporter: Any, document: Document) -> None:
 
 def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
     """Yield which cases share the root cause of `shown`, and in which ones the gate found nothing wrong."""
+    from pytest_cutile.quantities import abridged
+
     blamed = shown.result
     if blamed is None:
         return
