@@ -12,7 +12,7 @@ import msgspec
 from models.breakdown import Breakdown
 from models.contenders import OURS
 from models.records import Mode, Record, Row, Shape
-from pytest_cutile.baselines.published import DOCUMENT
+from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.profiling.counters import function_name
 from pytest_cutile.quantities import format_share
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture

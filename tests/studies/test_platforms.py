@@ -6,8 +6,8 @@ import json
 import pytest
 
 from pytest_cutile.baselines.files import render_speed
-from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from studies import __main__ as command
 from studies.platforms.main import compare, pages, scalings
 from tests.test_cli import COMPUTE, MEMORY, entry, file
