@@ -17,8 +17,8 @@ from msgspec import Meta
 from pytest_cutile.quantities import format_change, format_share, format_time
 from pytest_cutile.verdicts import Reason, Verdict
 
-# Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a baseline
-# would pass everything, or nothing.
+# Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a
+# baseline would pass everything, or nothing.
 Microseconds = Annotated[float, Meta(gt=1e-4, lt=1e9)]
 Spread = Annotated[float, Meta(ge=0, lt=1)]
 Amount = Annotated[float, Meta(ge=0, lt=1e30)]

@@ -6,6 +6,7 @@ import configparser
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -26,7 +27,20 @@ from tests.pages import PAGES, ROOT, SMALL_PAGES, Block, blocks_of, commands_of,
 BLOCKS = [block for page in (*PAGES, *SMALL_PAGES) for block in blocks_of(page)]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OURS = {"pytest_cutile", *PROJECT["tool"]["importlinter"]["root_packages"]}
-OTHER_PROGRAMS = {".", "cp", "gh", "grep", "make", "pre-commit", "tox", "towncrier", "true", "if", "then", "fi"}
+OTHER_PROGRAMS = {
+    ".",
+    "cp",
+    "gh",
+    "grep",
+    "make",
+    "pre-commit",
+    "tox",
+    "towncrier",
+    "true",
+    "if",
+    "then",
+    "fi",
+}
 """Programs and words of the shell whose arguments are not checked."""
 OTHER_PLUGINS = {"--html": "pytest-html"}
 """Options of plugins that the tests do not need, and the name of the plugin."""
@@ -104,15 +118,19 @@ class Commands:
             parse_args(parser, args)
             raise Parsed
 
-        with self._patch.context() as patch, pytest.raises(Parsed):
+        main = importlib.import_module(module).main
+        with self._patch.context() as patch:
             patch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
             patch.setattr(sys, "argv", [module, *arguments])
-            importlib.import_module(module).main()
+            with pytest.raises(Parsed):
+                main()
 
     def _pip(self, arguments: list[str]) -> None:
-        extras = [name for word in arguments for names in re.findall(r"\[(.*)\]", word) for name in names.split(",")]
+        extras = [
+            name for word in arguments for names in re.findall(r"\[(.*)\]", word) for name in names.split(",")
+        ]
         assert {*extras} <= PROJECT["project"]["optional-dependencies"].keys()
-        for option, value in zip(arguments, arguments[1:]):
+        for option, value in itertools.pairwise(arguments):
             assert option != "-c" or (ROOT / value).exists()
             assert option != "--group" or value in PROJECT["dependency-groups"]
 
@@ -182,7 +200,9 @@ def test_a_block_is_what_it_says(block: Block, commands: Commands, pytestconfig:
 
 def commands_in_sentences(page: Path) -> Iterator[list[str]]:
     """Yield the commands in a page's sentences and tables, of optional parts and choices the first."""
-    for span in re.findall(r"`((?:pytest|pytest-cutile|python -m) [^`\n]+)`", page.read_text(encoding="utf-8")):
+    for span in re.findall(
+        r"`((?:pytest|pytest-cutile|python -m) [^`\n]+)`", page.read_text(encoding="utf-8")
+    ):
         (words,) = commands_of(re.sub(r"\\\|[^\]]*|[\[\]]|\.\.\.", "", span))
         yield words
 
@@ -200,5 +220,9 @@ def test_a_command_in_a_sentence_can_be_typed(page: Path, commands: Commands) ->
 
 
 def test_every_command_is_listed() -> None:
-    listed = {words[1] for words in commands_in_sentences(ROOT / "docs/reference/options.md") if words[0] == "pytest-cutile"}
+    listed = {
+        words[1]
+        for words in commands_in_sentences(ROOT / "docs/reference/options.md")
+        if words[0] == "pytest-cutile"
+    }
     assert listed == COMMANDS.keys()

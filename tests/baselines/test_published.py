@@ -119,6 +119,8 @@ def test_platforms_are_in_the_table_of_limits():
 
 def test_the_memory_of_b300_is_what_cuda_reports():
     b300 = find_platform(B300)
+    assert b300 is not None
+    assert b300.cuda_reports is not None
     assert b300.memory == "288 GB HBM3e"
     assert b300.cuda_reports.memory_gib * 2**30 == pytest.approx(288e9, rel=1e-3)
 

@@ -115,7 +115,8 @@ def test_a_full_target_is_one_clear_message(project):
     assert result.ret == 0
     lines = [line for line in result.stdout.lines if "--kernel-json" in line]
     assert lines == [
-        "cutile: --kernel-json: nothing was written: /dev/full is full or cannot be written: No space left on device"
+        "cutile: --kernel-json: nothing was written: "
+        "/dev/full is full or cannot be written: No space left on device"
     ]
 
 

@@ -102,7 +102,9 @@ def test_a_path_that_vanishes_is_a_warning(project):
     project.pytester.makepyfile(test_mine="import shutil\ndef test_mine(): shutil.rmtree('out')\n")
     result = project.run("--kernel-summary=out/summary.md", "test_mine.py", gates="")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["cutile: --kernel-summary: nothing was written: */out/summary.md * cannot be written: No such file*"])
+    result.stdout.fnmatch_lines(
+        ["cutile: --kernel-summary: nothing was written: */out/summary.md * cannot be written: No such file*"]
+    )
 
 
 @pytest.mark.parametrize("args", [(), ("-n", "1", "-p", "no:benchmark")])

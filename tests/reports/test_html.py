@@ -228,12 +228,14 @@ def test_nobody_knows_why_without_a_static_verdict():
 
 def test_pairs_show_their_changes_and_how_certain_the_mean_is():
     blocks = tuple(
-        SampleBlock(regime="burst", current_us=(44.0, 44.0 + n), baseline_us=(40.0, 40.0)) for n in (0, 0.1, 0.2)
+        SampleBlock(regime="burst", current_us=(44.0, 44.0 + n), baseline_us=(40.0, 40.0))
+        for n in (0, 0.1, 0.2)
     )
     page = page_of(result(gpu="NVIDIA H200", measured=Measured(blocks=blocks)))
     assert "Change of each pair, burst, NVIDIA H200" in page.text
     (label,) = (one for one in page.attributes("aria-label") if "pairs" in one)
     found = re.fullmatch(r"6 pairs: mean \+10\.1 %, 95 % interval \+(\d+\.\d) % to \+(\d+\.\d) %", label)
+    assert found
     low, high = map(float, found.groups())
     assert 9.5 < low < 10.1 < high < 10.8
     assert not any("pair" in one for one in page_of(result(measured=measured())).attributes("aria-label"))
@@ -253,11 +255,13 @@ def run_after(*recorded_us: float, us: float = 44.0, gpu_id: str = "box GPU-1") 
 
 def test_the_run_is_the_last_point_of_its_history():
     page = run_after(40.0, 40.4)
-    assert "2 recorded sessions and this run on 1 GPU, 40 us to 44 us, 1 step" in page.attributes("aria-label")
+    assert "2 recorded sessions and this run on 1 GPU, 40 us to 44 us, 1 step" in page.attributes(
+        "aria-label"
+    )
     assert "NVIDIA H200: a step of +8.9 % between 0123456789ab and ffffffffffff" in page.text
     hollow = [attrs for tag, attrs in page.tags if (tag, attrs.get("class")) == ("circle", "hollow")]
     assert len(hollow) == 1
-    assert float(hollow[0]["cx"]) == max(float(one) for one in page.attributes("cx"))
+    assert float(hollow[0]["cx"] or 0) == max(float(one or 0) for one in page.attributes("cx"))
     (line,) = (one for one in page.attributes("d") if one.count("L") == 2)  # joined to the sessions before
     assert line.rpartition("L")[2].split()[0] == hollow[0]["cx"]
     assert "this run ffffffffffff 44 us: a step of +8.9 %" in page.text
@@ -265,14 +269,18 @@ def test_the_run_is_the_last_point_of_its_history():
 
 def test_a_run_as_fast_as_before_is_no_step():
     page = run_after(40.0, 40.4, us=41.0)
-    assert any("and this run on 1 GPU, 40 us to 41 us, 0 steps" in one for one in page.attributes("aria-label"))
+    assert any(
+        "and this run on 1 GPU, 40 us to 41 us, 0 steps" in one for one in page.attributes("aria-label")
+    )
 
 
 @pytest.mark.parametrize("gpu_id", ["", "box", "box GPU-2"])
 def test_a_run_on_another_gpu_is_compared_with_no_session(gpu_id):
     """GPUs of one kind differ by themselves."""
     page = run_after(40.0, gpu_id=gpu_id)
-    assert any("and this run on 2 GPUs, 40 us to 44 us, 0 steps" in one for one in page.attributes("aria-label"))
+    assert any(
+        "and this run on 2 GPUs, 40 us to 44 us, 0 steps" in one for one in page.attributes("aria-label")
+    )
 
 
 def test_what_was_not_measured_is_said():
@@ -560,8 +568,13 @@ def a_run() -> dict[str, Any]:
     """Return the JSON of a run with a slower case, a wrong one, and a history."""
     slow = result(key="softmax[c]", case="c", gpu="NVIDIA H200", measured=measured(baseline=(38.0, 39.0)))
     wrong = wrong_result(key="s[a]", case="a")
-    static = result("static", key="softmax[c]", case="c", facts=msgspec.to_builtins(CaseFacts(fingerprint="", source="", launches=())))
-    report = report_of_run(RunOutcome(results=[slow, wrong, static], stories=[story(slow)]))
+    static = result(
+        "static",
+        key="softmax[c]",
+        case="c",
+        facts=msgspec.to_builtins(CaseFacts(fingerprint="", source="", launches=())),
+    )
+    report = report_of_run(RunOutcome(results=[slow, wrong, static], failed_tests=[failed_test(slow)]))
     stored = report_of_baselines([baselines({"softmax[c]": entry(record(1, 40.0, 41.0))})], [], {})
     run: dict[str, Any] = json.loads(to_json(replace(report, history=stored.history)))
     return run
@@ -627,7 +640,10 @@ def test_a_time_of_0_is_one_message(stored, capsys):
     [
         (["--run", "nosuch.json", "-o", "site"], "nosuch.json cannot be read: No such file"),
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
-        (["-o", "/dev/full/page.html"], "nothing was written: /dev/full is full or cannot be written: File exists"),
+        (
+            ["-o", "/dev/full/page.html"],
+            "nothing was written: /dev/full is full or cannot be written: File exists",
+        ),
         (["-o", "n" * 300], "n is full or cannot be written: File name too long"),
         (["-o", "/sys/page.html"], "nothing was written: /sys/"),  # which nobody can write to
     ],

@@ -146,7 +146,10 @@ def test_nothing_in_common_is_a_page_without_plots():
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("page.pdf", "ends in .html, .svg, .md, .txt"), ("taken/page.html", "taken is full or cannot be written: File exists")],
+    [
+        ("page.pdf", "ends in .html, .svg, .md, .txt"),
+        ("taken/page.html", "taken is full or cannot be written: File exists"),
+    ],
 )
 def test_what_cannot_be_written_is_one_message(tmp_path, published, capsys, output, message):
     (tmp_path / "taken").write_text("")

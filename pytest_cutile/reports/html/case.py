@@ -43,7 +43,11 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
         plots += _sample_plots(gpu, measured)
     for series in report.history.get(cases[0].key, ()):
         own = next((result for gpu, result, _ in timed if gpu == series.gpu), None)
-        run = None if own is None else point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
+        run = (
+            None
+            if own is None
+            else point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
+        )
         for regime in headline_regimes(series.points):
             plots.append((f"History, {regime}, {series.gpu}", history_plot(series.points, regime, run)))
         steps += [f"{series.gpu}: {step_text(one)}" for one in (*series.points, run) if one and one.is_step]
@@ -101,7 +105,9 @@ def _why_slower(case: ReportedCase) -> str:
             more = len(one.changes) - _CAUSES
             return "; ".join([*one.changes[:_CAUSES], *([f"and {more} more, see below"] if more > 0 else [])])
         if one.reason is Reason.UNCHANGED:
-            return "the compiled code is the same as the baseline's: look at torch operations, inputs, the GPU"
+            return (
+                "the compiled code is the same as the baseline's: look at torch operations, inputs, the GPU"
+            )
     return ""
 
 

@@ -180,7 +180,9 @@ def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
     low, high = estimated.interval()
     mean, shown = estimated.change, f"{format_change(low)} to {format_change(high)}"
     percents = [100 * change for change in changes]
-    plot = _histogram({"current": percents}, "change against the baseline kernel, %", [0, 100 * low, 100 * high])
+    plot = _histogram(
+        {"current": percents}, "change against the baseline kernel, %", [0, 100 * low, 100 * high]
+    )
     left, right, middle, same = (f"{plot.x.at(100 * value):.1f}" for value in (low, high, mean, 0))
     bottom = HEIGHT - BOTTOM
     plot.add('<path class="interval" d="M{} {}H{}V{}H{}z"/>', left, TOP, right, bottom, left)
@@ -240,9 +242,7 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
         spread = point.spread(regime)
         title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
-        dot = Dot(
-            x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread
-        )
+        dot = Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread)
         dots[point.gpu_uuid].append(dot)
     lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
     drawn = [dot for line in lines for dot in line.dots]
