@@ -1,7 +1,7 @@
 """The pages of the documentation, and the blocks that they show.
 
-An indented block has commands, as they are typed into a shell. A fenced block names its language: `console` is
-a session, in which `$ ` begins a command; `text` is what a program prints.
+An indented block has commands, as they are typed into a shell. A fenced block names its language: `console`
+is a session, in which `$ ` begins a command; `text` is what a program prints.
 """
 
 import re

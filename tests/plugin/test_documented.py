@@ -29,7 +29,7 @@ NOT_RUN = (
     ("find-weak-checks", "--search", "takes the seconds that it names; test_search.py searches"),
     ("find-weak-checks", "--sanitize", "needs a GPU; test_sanitize.py pretends compute-sanitizer"),
 )
-"""Commands of how-tos that are not run here: page, what the command has, reason. bisect has test_bisect.py."""
+"""Commands of how-tos that are not run here: page, what the command has, reason. test_bisect.py has one."""
 
 
 class HowTo:
