@@ -8,7 +8,6 @@ import pytest
 
 import pytest_cutile.commands.bisect
 from pytest_cutile.cli import main
-from tests.pages import blocks_of, missing_lines
 from tests.plugin.forked import run_forked
 
 SPILLS = (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 256, 256, 64"),)
@@ -60,11 +59,8 @@ def test_the_commit_that_made_compiled_code_worse_is_found(static):
     result = bisect(project, "mm[n256]", "--good", commits[0], *STATIC)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"first bad commit: {commits[5][:7]}" in result.stdout
-    (page,) = [block.text for block in blocks_of("docs/how-to/bisect.md") if block.language == "text"]
-    names = {"matmul[fp16-4096]": "mm[n256]", "/matmul.py": "/mykernels/mm.py", "matmul.py": "mm.py"}
-    for old, new in {**names, "change 41": "what there is"}.items():
-        page = page.replace(old, new)
-    assert missing_lines(page, result.stdout) == []
+    assert "spill" in result.stdout
+    assert "+TILE_M, TILE_N, TILE_K = 256, 256, 64" in result.stdout
     assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
 
 
