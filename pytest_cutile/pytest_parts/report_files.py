@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.locking import not_written, replace_file
 from pytest_cutile.reports.formats import FORMATS, ReportFormat
 
 if TYPE_CHECKING:
@@ -74,6 +73,8 @@ class ReportFiles:
             try:
                 _write(path, text, replaces=report_format.replaces)
             except OSError as error:
+                from pytest_cutile.locking import not_written
+
                 self._errors.append(f"cutile: {report_format.option}: {not_written(path, error)}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -84,6 +85,8 @@ class ReportFiles:
 def _write(path: Path, text: str, *, replaces: bool) -> None:
     """Append to a file, or replace it as a whole or not at all."""
     if replaces:
+        from pytest_cutile.locking import replace_file
+
         replace_file(path, text)
         return
     with path.open("a", encoding="utf-8") as file:
