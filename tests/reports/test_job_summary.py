@@ -60,7 +60,7 @@ def test_a_regression_has_every_figure():
 
 def test_where_the_errors_of_wrong_results_are_each_kernel_once():
     errors = ErrorMap(
-        matrix="output", shape=(34, 4), cell=(1, 1), rows=("...9", "0...", ".1..") + ("....",) * 31,
+        matrix="output", shape=(34, 4), cell=(1, 1), rows=("...1", "0...", ".1..") + ("....",) * 31,
         scale=("1", "3"), unit="times the bound",
     )  # fmt: skip
     wrong = [
@@ -81,7 +81,7 @@ def test_where_the_errors_of_wrong_results_are_each_kernel_once():
         f"{name}, sm_90: output, 34 x 4: times the bound, the most in each cell of 1 x 1"
         for name in ("a c2", "b c3")
     ]
-    assert shown[0].splitlines()[1:] == ["01.9", *["...."] * 11, "0 from 1, 1 from 3"]
+    assert shown[0].splitlines()[1:] == ["01.1", *["...."] * 11, "0 from 1, 1 from 3"]
 
 
 def test_samples_of_the_slowest_cases_are_bars_over_one_axis():
