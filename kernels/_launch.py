@@ -65,10 +65,17 @@ def find_arch(kernel: str, tensor: torch.Tensor, *tables: Mapping[str, object]) 
 
     Raises:
         TypeError: The dtype of `tensor` is not compiled for so old an architecture.
+        RuntimeError: There is no GPU, and kernels are not interpreted.
     """
     import torch
 
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    try:
+        arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    except (AssertionError, RuntimeError) as error:  # the former where torch is built without CUDA
+        raise RuntimeError(
+            f"{kernel}: there is no GPU ({error}); without one, kernels run within "
+            "pytest_cutile.interpreter.interpret(arch)"
+        ) from error
     least = MIN_ARCH.get(str(tensor.dtype).removeprefix("torch."))
     if least is not None and generation(arch) < generation(least):
         raise TypeError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,9 +14,9 @@ from models import tables
 from models.bench import run_bench
 from models.clock import GpuClock, HostClock
 from models.contenders import contenders
+from models.device import INTERPRETED_ARCH, on_gpu
 from models.records import Record, Shape
 from models.weights import CONFIGS, build
-from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import gpu_slug
 from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.runs import positive
@@ -33,7 +32,6 @@ PRESETS = {
 }
 TINY = Shape(batch=2, prompt=16, new_tokens=4)
 QUICK_PROMPT = 512
-INTERPRETED_ARCH = "sm_90"
 ROUNDS, QUICK_ROUNDS = 3, 2
 
 
@@ -72,6 +70,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--output", type=Path, metavar="DIR", help="for the files (models/results/GPU-DATE/NAME)"
     )
     options = parser.parse_args(argv)
+    if options.command == "bench" and options.tokens == 1:
+        parser.error("--tokens has to be at least 2: the prefill makes the first, and decoding the others")
     if options.command == "bench" and options.coverage and options.no_profile:
         parser.error("--coverage needs the profile that --no-profile leaves out")
     return options
@@ -81,12 +81,7 @@ def bench(options: argparse.Namespace) -> int:
     """Run `python -m models bench`."""
     import torch
 
-    has_gpu = torch.cuda.is_available()
-    if not has_gpu and not options.model.startswith("tiny-"):
-        raise SystemExit(
-            f"{options.model} needs a GPU, and there is none. Without one, tiny models run interpreted: "
-            f"{', '.join(name for name in CONFIGS if name.startswith('tiny-'))}"
-        )
+    has_gpu, place = torch.cuda.is_available(), on_gpu(options.model)
     chosen = [
         each
         for each in contenders()
@@ -106,9 +101,13 @@ def bench(options: argparse.Namespace) -> int:
     )
     print(f"{options.model}: {shape.batch} x {shape.prompt} tokens, {shape.new_tokens} new, into {folder}")
     try:
-        with nullcontext() if has_gpu else interpret(INTERPRETED_ARCH):
+        with place:
+            try:
+                model = build(options.model, weights=options.weights, device="cuda")
+            except (ValueError, OSError, MemoryError) as error:
+                raise SystemExit(f"{options.model}: {error}") from error
             run_bench(
-                build(options.model, weights=options.weights, device="cuda"),
+                model,
                 record,
                 chosen,
                 GpuClock() if has_gpu else HostClock(),
@@ -119,15 +118,15 @@ def bench(options: argparse.Namespace) -> int:
                 store=lambda record: tables.store(folder, record),
             )
     finally:
-        if record.measured:
+        if record.rows:
             report(record, folder, coverage=options.coverage)
-    return 1 if record.missing else 0
+    return 1 if record.problems else 0
 
 
 def report(record: Record, folder: Path, *, coverage: bool) -> None:
     """Print the tables, and write the pages."""
     print(f"\n{tables.table(record)}")
-    for name, why in record.missing.items():
+    for name, why in record.problems.items():
         print(f"not measured: {name}: {why}")
     for title, breakdown in tables.breakdowns(record).items():
         shown = aligned(tables.KERNEL_TITLES, tables.kernel_cells(breakdown))

@@ -1,7 +1,8 @@
 """Run one model in several ways, interleaved, and measure tokens per second and where the time goes.
 
 In every round each contender takes the prompt in, decodes launch by launch, goes back, and decodes again by a
-CUDA graph. Rounds go forward and backward through the contenders in turn. They share weights and cache.
+CUDA graph. Rounds go forward and backward through the contenders in turn. They share weights, and the static
+cache of those that have one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -37,8 +39,12 @@ class _Running:
     contender: Contender
     generation: Generation
     rows: list[Row]
-    """One for each mode, in the order of `Mode`."""
+    """One for each mode that runs, in the order of `Mode`."""
     logits: torch.Tensor | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        return any(row.problem for row in self.rows)
 
 
 def random_prompt(model: PreTrainedModel, shape: Shape, seed: int = 0) -> torch.Tensor:
@@ -81,26 +87,33 @@ def run_bench(
     prompt = random_prompt(model, shape) if prompt is None else prompt
     running: list[_Running] = []
     for contender in contenders:
-        cache = running[0].generation.cache if running else None
+        if contender.name == OURS:
+            # Its first use moves weights, and graphs that were captured before would not find them.
+            with suppress(Exception), contender.active(model):
+                pass
+    for contender in contenders:
+        cache = next((each.generation.cache for each in running if not each.contender.dynamic), None)
         made = _prepare(model, record, contender, prompt, clock, cache=cache, graphs=graphs)
         if made is not None:
             running.append(made)
-            record.rows += made.rows
             say(f"  prepared {contender.title}: {made.rows[0].prepare_s:.1f} s")
         else:
-            say(f"  {contender.title}: {record.missing[contender.name]}")
+            say(f"  {contender.title}: {record.rows[-1].problem}")
         store(record)
     _compare_logits(running)
     for number in range(rounds):
         for each in running if number % 2 == 0 else running[::-1]:
+            if each.has_failed:
+                continue
             _run_round(model, record, each, clock)
             for row in each.rows:
-                if row.rounds:
+                if len(row.rounds) > number:
                     say(f"  round {number + 1} of {rounds}: {line_of(row, shape)}")
             store(record)
     for each in running if profiled else ():
-        _profile(model, record, each)
-        store(record)
+        if not each.has_failed:
+            _profile(model, record, each)
+            store(record)
     return record
 
 
@@ -115,8 +128,15 @@ def _prepare(
     graphs: bool,
 ) -> _Running | None:
     """Run a contender once: kernels compile, and the graph is captured. Return None if it cannot run."""
+
+    def add_row(mode: Mode) -> Row:
+        row = Row(contender=contender.name, title=contender.title, mode=mode)
+        record.rows.append(row)
+        return row
+
     begun = time.monotonic()
     clock.begin_peak()
+    row = add_row(Mode.EAGER)
     try:
         with contender.active(model) as active:
             generation = Generation(
@@ -124,30 +144,28 @@ def _prepare(
                 prompt,
                 new_tokens=record.shape.new_tokens,
                 cache=cache,
+                dynamic=contender.dynamic,
                 compiled=contender.compiled,
             )
             logits = generation.prefill()
             generation.step()
             generation.rewind()
-            graph = _capture(record, contender, generation) if graphs else ()
+            rows = [row]
+            if graphs and not contender.dynamic:
+                captured = add_row(Mode.GRAPH)
+                try:
+                    generation.capture()
+                    rows.append(captured)
+                except (RuntimeError, MemoryError) as error:
+                    captured.problem = describe(error)
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
-        record.missing[contender.name] = describe(error)
+        row.problem = describe(error)
         _free_memory()
         return None
-    rows = [Row(contender=contender.name, title=contender.title, mode=mode) for mode in (Mode.EAGER, *graph)]
     for row in rows:
         row.prepare_s, row.peak_bytes = time.monotonic() - begun, clock.peak_bytes()
+    generation.release()
     return _Running(contender=contender, generation=generation, rows=rows, logits=logits.float())
-
-
-def _capture(record: Record, contender: Contender, generation: Generation) -> tuple[Mode, ...]:
-    """Capture a decode step; return the mode that this adds, if it can be done."""
-    try:
-        generation.capture()
-    except RuntimeError as error:
-        record.missing[f"{contender.name}, {Mode.GRAPH}"] = describe(error)
-        return ()
-    return (Mode.GRAPH,)
 
 
 def _run_round(model: PreTrainedModel, record: Record, running: _Running, clock: Clock) -> None:
@@ -168,8 +186,14 @@ def _run_round(model: PreTrainedModel, record: Record, running: _Running, clock:
                 step_ms = tuple(seconds * 1000 for seconds in clock.seconds(marks))
                 row.rounds.append(Round(first_token_s=first_token_s, step_ms=step_ms))
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
-        record.missing[running.contender.name] = describe(error)
-        _free_memory()
+        _fail(running, error)
+    generation.release()
+
+
+def _fail(running: _Running, error: Exception) -> None:
+    for row in running.rows:
+        row.problem = describe(error)
+    _free_memory()
 
 
 def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
@@ -192,7 +216,9 @@ def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
             for row in running.rows:
                 row.prefill, row.decode = prefill, decode(graph=row.mode is Mode.GRAPH)
     except Exception as error:  # noqa: BLE001 - times are worth having without a profile
-        record.missing[f"profile of {running.contender.name}"] = describe(error)
+        for row in running.rows:
+            row.problem = f"no profile: {describe(error)}"
+    generation.release()
 
 
 def _compare_logits(running: Sequence[_Running]) -> None:

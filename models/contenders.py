@@ -32,6 +32,8 @@ class Contender:
     title: str
     active: Active
     """Yields the model to run, from PyTorch's own; what was changed for it is undone afterwards."""
+    dynamic: bool = False
+    """Whether the cache grows with every step, which no CUDA graph can capture."""
     compiled: bool = False
     """Whether `torch.compile` makes the decode step."""
     slow_to_start: bool = False
@@ -40,7 +42,13 @@ class Contender:
 
 def contenders() -> list[Contender]:
     return [
-        Contender(name="naive", title="PyTorch, eager attention", active=partial(pytorch, attention="eager")),
+        # What NVIDIA's playbook calls naive: transformers without a patch, as its generate() runs a model.
+        Contender(name="naive", title="PyTorch, as transformers generates", active=pytorch, dynamic=True),
+        Contender(
+            name="eager-attention",
+            title="PyTorch, eager attention",
+            active=partial(pytorch, attention="eager"),
+        ),
         Contender(name=REFERENCE, title="PyTorch, SDPA", active=pytorch),
         Contender(
             name="compiled",
@@ -73,7 +81,7 @@ def pytorch(
 
 @contextmanager
 def ours(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    from models.apply import apply
+    from models.replaced import apply
 
     with apply(model):
         yield model

@@ -1,14 +1,16 @@
-"""Greedy generation with a static cache: prefill, then decode steps that never wait for the GPU.
+"""Greedy generation: prefill, then decode steps that never wait for the GPU.
 
-A step reads its token, its position and the cache's length from the GPU's memory and leaves the next token
-there. So it can be captured once into a CUDA graph and replayed for every further token.
+With a static cache, a step reads its token, its position and the cache's length from the GPU's memory and
+leaves the next token there. So it can be captured once into a CUDA graph and replayed for every token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from models.errors import DoesNotFit, NeedsGpu, PromptTooLong
 from models.memory import Footprint
 
 if TYPE_CHECKING:
@@ -21,18 +23,6 @@ LARGEST_WITHOUT_GPU = 50_000_000
 """Parameters up to which a model runs on the CPU, its kernels interpreted."""
 
 
-class PromptTooLong(ValueError):  # noqa: N818 - says what is wrong
-    """A prompt and its new tokens need more places than the cache has."""
-
-
-class DoesNotFit(MemoryError):  # noqa: N818 - says what is wrong
-    """The GPU's memory is too small; the message says what would fit."""
-
-
-class NeedsGpu(RuntimeError):  # noqa: N818 - says what is wrong
-    """A model of this size cannot be run on a CPU."""
-
-
 class Generation:
     """One batch of prompts, its cache, and the tokens so far.
 
@@ -40,7 +30,7 @@ class Generation:
         tokens: `[B, new_tokens]` int64, filled from the left as steps run.
         prompt: `[B, P]` int64.
         logits: `[B, vocab]` of the newest token.
-        cache: transformers' `StaticCache` of `capacity` places.
+        cache: transformers' `StaticCache` of `capacity` places; or the `DynamicCache` of the last prefill.
     """
 
     def __init__(
@@ -51,6 +41,7 @@ class Generation:
         new_tokens: int,
         capacity: int | None = None,
         cache: StaticCache | None = None,
+        dynamic: bool = False,
         compiled: bool = False,
     ) -> None:
         """Make an empty cache, or share one.
@@ -62,6 +53,7 @@ class Generation:
             capacity: Places of the cache; by default as many as are needed.
             cache: One that other generations of the same shape use, too, each from its `prefill` on; by
                 default a new one.
+            dynamic: Whether steps append to a dynamic cache instead, as transformers' own generation does.
             compiled: Whether `torch.compile` makes the decode step.
 
         Raises:
@@ -78,15 +70,18 @@ class Generation:
         if needed > capacity:
             raise PromptTooLong(
                 f"a prompt of {length} tokens and {new_tokens} new ones need {needed} places; the cache has "
-                f"{capacity}: shorten the prompt to {capacity - new_tokens}, or give a larger capacity"
+                f"{capacity}: give a larger capacity, or fewer tokens"
             )
         if new_tokens < 1:
             raise ValueError(f"new_tokens must be at least 1, got {new_tokens}")
         self.model, self.prompt, self.capacity = model, prompt, capacity
-        self.cache = cache or StaticCache(config=model.config, max_cache_len=capacity)
+        self.cache: Any = None
+        self._dynamic = dynamic
+        if not dynamic:
+            self.cache = cache or StaticCache(config=model.config, max_cache_len=capacity)
         self.tokens = torch.zeros(batch, new_tokens, dtype=torch.int64, device=prompt.device)
         self.logits: torch.Tensor
-        self._forward: Callable[..., Any] = torch.compile(model.forward) if compiled else model
+        self._forward: Callable[..., Any] = torch.compile(model.forward, dynamic=False) if compiled else model
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
         self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
         self._graph: Any = None
@@ -112,18 +107,18 @@ class Generation:
         import torch
         from transformers import DynamicCache
 
-        try:
-            with torch.no_grad():
-                filled = DynamicCache(config=self.model.config)
-                output = self.model(
-                    input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
-                )
+        with torch.no_grad(), self._within_memory():
+            filled = DynamicCache(config=self.model.config)
+            output = self.model(
+                input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
+            )
+            if self._dynamic:
+                self.cache = filled
+            else:
                 copy_cache(filled, self.cache)
-                self.logits = output.logits[:, -1]
-                self._place.zero_()
-                self._append(self.logits)
-        except torch.cuda.OutOfMemoryError as error:
-            raise DoesNotFit(self.footprint.why_not(*torch.cuda.mem_get_info())) from error
+            self.logits = output.logits[:, -1]
+            self._place.zero_()
+            self._append(self.logits)
         return self.logits
 
     def step(self, *, graph: bool = False) -> None:
@@ -131,13 +126,16 @@ class Generation:
 
         Args:
             graph: Whether to replay what `capture` has captured.
+
+        Raises:
+            DoesNotFit: The GPU has not enough memory.
         """
         import torch
 
         if graph:
             self._graph.replay()
             return
-        with torch.no_grad():
+        with torch.no_grad(), self._within_memory():
             self.logits = self._step()
 
     def capture(self) -> None:
@@ -145,34 +143,52 @@ class Generation:
 
         Raises:
             RuntimeError: The step reads values back from the GPU, or allocates what a graph cannot.
+            DoesNotFit: The GPU has not enough memory.
         """
         import torch
 
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), torch.no_grad():
+        with self._within_memory(), torch.cuda.stream(stream), torch.no_grad():
             for _ in range(WARM_UPS):
                 self._step()
                 self.rewind()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), torch.no_grad():
+        with self._within_memory(), torch.cuda.graph(graph), torch.no_grad():
             self.logits = self._step()
         self.rewind()
         self._graph = graph
 
     def rewind(self) -> None:
         """Go back to the first new token, as after `prefill`; nothing waits for the GPU."""
-        layer: Any  # its type is that of all kinds of layers
-        for layer in self.cache.layers:
-            layer.cumulative_length.fill_(self.prompt.shape[1])
+        length = self.prompt.shape[1]
+        if self._dynamic:
+            self.cache.crop(length - self.cache.get_seq_length())
+        else:
+            for layer in self.cache.layers:
+                layer.cumulative_length.fill_(length)
         self._place.fill_(1)
         self._token.copy_(self.tokens[:, :1])
+
+    def release(self) -> None:
+        """Free a dynamic cache until the next prefill. A static one stays where graphs look for it."""
+        if self._dynamic:
+            self.cache = None
 
     @property
     def footprint(self) -> Footprint:
         batch, length = self.prompt.shape
         return Footprint.of(self.model, batch=batch, prompt=length, capacity=self.capacity)
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        import torch
+
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise DoesNotFit(self.footprint.why_not(*torch.cuda.mem_get_info())) from error
 
     def _step(self) -> torch.Tensor:
         output = self._forward(input_ids=self._token, past_key_values=self.cache, use_cache=True)

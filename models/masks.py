@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function
 
-from models.errors import Unsupported
+from models.errors import PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,14 +55,19 @@ def find_bounds(
 
     Raises:
         Unsupported: Another mask than a causal one, or padding that is not on the left.
+        PromptTooLong: A static cache has fewer places than there are tokens.
     """
     if mask_function is not causal_mask_function or kv_offset:
         raise Unsupported("attention by kernels takes causal masks with padding on the left, and no other")
     end = q_offset + q_length
     if attention_mask is None and isinstance(end, int) and end == kv_length:
         return None
+    if isinstance(end, int) or q_length > 1:
+        end = int(end)
+        if end > kv_length:
+            raise PromptTooLong(f"{end} tokens need as many places; the cache has {kv_length}")
     if q_length > 1:
-        first, end, device = _first_keys(attention_mask, int(end), batch_size), int(end), torch.device("cpu")
+        first, device = _first_keys(attention_mask, int(end), batch_size), torch.device("cpu")
     elif attention_mask is None:
         first = torch.zeros(batch_size, dtype=torch.int32, device=device)
     else:

@@ -65,6 +65,8 @@ class Row:
     """Kernels of one prefill."""
     decode: Breakdown | None = None
     """Kernels of one decode step."""
+    problem: str | None = None
+    """Why the row was not measured, or not in full."""
 
     @property
     def key(self) -> str:
@@ -101,8 +103,6 @@ class Record:
     command: str
     environment: Mapping[str, str]
     rows: list[Row] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-    """What could not be run, and why."""
 
     def find(self, contender: str, mode: Mode) -> Row | None:
         return next((row for row in self.rows if (row.contender, row.mode) == (contender, mode)), None)
@@ -110,3 +110,8 @@ class Record:
     @property
     def measured(self) -> Sequence[Row]:
         return [row for row in self.rows if row.rounds]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What could not be measured, and why."""
+        return {row.key: row.problem for row in self.rows if row.problem}

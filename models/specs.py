@@ -1,29 +1,29 @@
 """Language models under the gates of kernels: `pytest models --arch sm_90`.
 
+Collecting this module imports neither torch nor transformers: functions do.
+
 A launch is one prefill, or one decode step behind prompts that are in the cache. Its work counts tokens, so
 speeds are in tokens/s. Tiny models have all features of the real ones, and run interpreted without a GPU.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-pytest.importorskip("transformers", reason="pip install 'pytest-cutile[models]'")
-
-from transformers import DynamicCache
-
-from models import agreement
 from models.contenders import ours
-from models.counts import decode_work, prefill_work
-from models.generate import Generation
-from models.weights import build, make_config
 from pytest_cutile import Case, ModelSpec, Work
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
+
+    from models.generate import Generation
+
+if find_spec("transformers") is None:
+    pytest.skip("pip install 'pytest-cutile[models]'", allow_module_level=True)
 
 FURTHER = 2
 """Tokens behind the prompt: a check takes them in one by one."""
@@ -35,6 +35,10 @@ _built: dict[tuple[str, str], PreTrainedModel] = {}
 
 def build_once(name: str, device: torch.device) -> PreTrainedModel:
     """Build a model with random weights, or return it if it is the last one that was built on the GPU."""
+    import torch
+
+    from models.weights import build
+
     key = name, f"{device}"
     if key in _built:
         return _built[key]
@@ -47,6 +51,11 @@ def build_once(name: str, device: torch.device) -> PreTrainedModel:
 
 def inputs(make: Any, *, model: str, phase: str, batch: int, prompt: int) -> dict[str, Any]:
     """Return a model, `[batch, prompt + FURTHER]` tokens, and in the phase "decode" a filled cache."""
+    import torch
+
+    from models.generate import Generation
+    from models.weights import make_config
+
     tokens = make((batch, prompt + FURTHER), torch.int64, low=0, high=make_config(model).vocab_size)
     built, generation = build_once(model, tokens.device), None
     if phase == "decode":
@@ -61,6 +70,9 @@ def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generati
     Returns:
         The last token's logits, `[batch, vocab]`.
     """
+    import torch
+    from transformers import DynamicCache
+
     with ours(model), torch.no_grad():
         if generation is not None:
             generation.rewind()
@@ -78,11 +90,16 @@ def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generati
 
 def verify(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> str:
     """Compare the logits of prefill and decoding with those of the model in float32."""
+    from models import check
+
     del generation
-    return agreement.verify(model, tokens[:CHECKED_BATCH], decoded=FURTHER, active=ours)
+    checked = tokens[:CHECKED_BATCH]
+    return check.verify(model, checked, checked.shape[1] - FURTHER, active=ours)
 
 
 def work(*, model: str, phase: str, batch: int, prompt: int) -> Work:
+    from models.counts import decode_work, prefill_work
+
     return (prefill_work if phase == "prefill" else decode_work)(model, batch=batch, prompt=prompt)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from models.breakdown import Breakdown
 from models.contenders import OURS
 from models.records import Mode, Record, Row, Shape
-from pytest_cutile.baselines.published import DOCUMENT
+from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.profiling.counters import function_name
 from pytest_cutile.quantities import format_share
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture
@@ -49,8 +49,11 @@ def best_pytorch(record: Record) -> float | None:
 
 def cells(record: Record) -> list[tuple[str, ...]]:
     best = best_pytorch(record)
+    empty = ("not measured", *("-" for _ in _TITLES[3:]))
     return [
-        (
+        (row.title, row.mode.value, *empty)
+        if not row.rounds
+        else (
             row.title,
             row.mode.value,
             f"{row.rate(record.shape):.4g}",
@@ -62,7 +65,7 @@ def cells(record: Record) -> list[tuple[str, ...]]:
             "-" if row.kl is None else f"{row.kl:.2g}",
             "-" if row.top1 is None else format_share(row.top1),
         )
-        for row in record.measured
+        for row in record.rows
     ]
 
 
@@ -186,7 +189,7 @@ def page(record: Record) -> str:
         f"{generated}, greedy, weights: {record.weights}. {EXPLANATION}",
         f"Measured {record.date} on {environment}, by `{record.command}`.",
         markdown(_TITLES, cells(record)),
-        *(f"Not measured: {name}: {why}." for name, why in record.missing.items()),
+        *(f"Not measured: {name}: {why}." for name, why in record.problems.items()),
         goal_line(record),
         "![Time of each token](bench.svg)",
     ]

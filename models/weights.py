@@ -9,6 +9,8 @@ import torch
 import transformers
 from transformers.initialization import no_init_weights
 
+from models.errors import DoesNotFit, Unsupported
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -161,8 +163,32 @@ def build(
 
     Raises:
         ValueError: There is no such model, or `weights` are of another architecture.
+        Unsupported: `weights` are quantised.
+        DoesNotFit: The GPU has not enough memory for the weights.
     """
     config = make_config(name)
+    try:
+        model = _build(config, name, weights, torch.device(device), dtype, seed, attn_implementation)
+    except torch.OutOfMemoryError as error:
+        with torch.device("meta"):
+            sizes = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        needed = sum(parameter.nbytes for parameter in sizes.parameters()) / 1e9
+        free, total = (count / 1e9 for count in torch.cuda.mem_get_info())
+        raise DoesNotFit(
+            f"out of memory: the weights take {needed:.1f} GB; of {total:.1f} GB, {free:.1f} are free"
+        ) from error
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _build(
+    config: PreTrainedConfig,
+    name: str,
+    weights: str | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+    attn_implementation: str,
+) -> PreTrainedModel:
     if weights is None:
         with torch.device(device), no_init_weights():
             model = transformers.AutoModelForCausalLM.from_config(
@@ -175,12 +201,23 @@ def build(
             raise ValueError(
                 f"{weights} is of the architecture {found.model_type}, but {name} is {config.model_type}"
             )
+        refuse_quantised(found)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             weights, config=found, dtype=dtype, attn_implementation=attn_implementation
         )
-        model.to(torch.device(device))  # type: ignore[arg-type]  # a decorator of transformers hides its type
-    made: PreTrainedModel = model.eval().requires_grad_(requires_grad=False)
+        model.to(device)  # type: ignore[arg-type]  # a decorator of transformers hides its type
+    made: PreTrainedModel = model
     return made
+
+
+def refuse_quantised(config: Any) -> None:
+    """Raise Unsupported if a configuration is that of a quantised model."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None:
+        method = getattr(quantised, "quant_method", None) or dict(quantised).get("quant_method", "unknown")
+        raise Unsupported(
+            f"quantised weights are not supported (method {method}); load the model in bfloat16"
+        )
 
 
 @torch.no_grad()

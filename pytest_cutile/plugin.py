@@ -287,9 +287,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             for text in run.session.gpu.unseen
         ]
     send_to_controller(run)
-    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.unchanged:
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.results.left_out:
         session.exitstatus = pytest.ExitCode.OK
-    run.results.left_out = run.unchanged
 
 
 @pytest.hookimpl(optionalhook=True)

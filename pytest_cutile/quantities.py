@@ -1,6 +1,9 @@
-"""How quantities are written: times, changes, shares and ratios with their units."""
+"""How quantities and lists are written: times, changes, shares and ratios with their units."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 
 def format_time(us: float) -> str:
@@ -26,3 +29,14 @@ def format_ratio(ratio: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 case", "2 cases"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def abridged(names: Sequence[str], shown: int) -> str:
+    """Return the first names and the number of all others: "a, b and 3 more"."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """Return a key that sorts 8192 before 16384."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]

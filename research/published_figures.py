@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.published import B300, BATCH, GB10, HEAD_DIM, HEADS, fmha_key
+from pytest_cutile.platforms.published import B300, GB10
 from pytest_cutile.spec import Work
+
+BATCH, HEADS, HEAD_DIM = 4, 32, 128
 
 MARGIN = 0.10
 """Slowdown that a published figure can be trusted to show.
@@ -34,7 +36,7 @@ class Figure:
     @property
     def key(self) -> str:
         """The case's key in a file of baselines."""
-        return self.kernel + fmha_key(self.length).removeprefix("fmha")
+        return f"{self.kernel}[fp16-causal-{BATCH}x{HEADS}x{self.length}x{HEAD_DIM}]"
 
     @property
     def time_us(self) -> float:

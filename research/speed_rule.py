@@ -37,9 +37,9 @@ from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison, StoredTimes
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
-from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
-from pytest_cutile.speed.suite import CaseRequest, Measured, SpeedSuite
+from pytest_cutile.speed.pending import PendingCase
+from pytest_cutile.speed.suite import Measured, SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 DEVICE = Device(arch="sm_90", name="NVIDIA H200")
@@ -264,13 +264,14 @@ def run_gate(
     pending = suite.pending
     processes = 0
 
-    def measure_again(requests: Sequence[CaseRequest], count: int) -> Sequence[Measured]:
+    def measure_again(cases: Sequence[PendingCase], count: int) -> Sequence[Measured]:
         nonlocal processes
-        processes += count * len(requests)
+        processes += count * len(cases)
+        requests = {case.case.key: case.request for case in cases}
         return [
             {
-                request.key: measure_case(kernels[int(request.key)], sustained=request.sustained)
-                for request in requests
+                key: measure_case(kernels[int(key)], sustained=request.sustained)
+                for key, request in requests.items()
             }
             for _ in range(count)
         ]
@@ -304,10 +305,7 @@ def _case(key: str) -> SpeedCase:
         nodeid=key,
         arch="sm_90",
         module="",
-        source=lambda _: "",
         work=WORK,
-        call=lambda: Call(lambda: None),
-        launcher_at=lambda _: None,
     )
 
 

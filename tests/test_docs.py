@@ -1,10 +1,7 @@
-"""The documentation is true: examples run, links lead somewhere, lists are complete, pages are short."""
+"""The documentation is true: links lead somewhere, lists are complete, pages are short."""
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,92 +10,10 @@ import pytest
 import pytest_cutile
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.verdicts import FAILED, Reason, Verdict
+from tests.pages import PAGES, ROOT, name_of
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "studies").rglob("README.md")),
-]
 REPORTS = [ROOT / "research" / "README.md", *sorted((ROOT / "research" / "reports").glob("*.md"))]
 MOST_WORDS = 1500
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def files_of(page: str) -> dict[str, str]:
-    """Return the files that a page shows: code blocks whose first line is a comment with a file's name."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"```\w+\n(# (\S+\.\w+)\n.*?)```", text, re.DOTALL)
-    return {name: block for block, name in blocks}
-
-
-def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run pytest as a reader would: in a folder of their own, with no GPU."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV"))}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env={**environment, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_example_of_the_readme_passes_when_pasted(tmp_path):
-    files = files_of("README.md")
-    assert set(files) == {"row_softmax.py", "pytest.ini"}
-    write(tmp_path, {**files, **files_of("docs/reference/fixtures.md")})
-    recorded = run_pytest(tmp_path, "--arch", "sm_121", "--update-baselines")
-    assert recorded.returncode == 0, recorded.stdout
-    assert (tmp_path / "baselines" / "sm_121-static.json").exists()
-    assert "test_row_softmax.py" in recorded.stdout
-    done = run_pytest(tmp_path, "--arch", "sm_121")
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"^kernel +cases +right +compiles +changed +time$", done.stdout, re.MULTILINE)
-    assert re.search(r"^softmax +2 +1 of 2 +2 +no +\S+ s$", done.stdout, re.MULTILINE)
-    assert "not measured" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_tutorial_finds_its_bug_and_the_fix(tmp_path):
-    page = (ROOT / "docs" / "tutorial" / "first-kernel.md").read_text(encoding="utf-8")
-    files = files_of("docs/tutorial/first-kernel.md")
-    write(tmp_path, files)
-    wrong = run_pytest(tmp_path, "-k", "correct and 37x1000-small")
-    assert wrong.returncode == 1
-    (clue,) = re.findall(r"a constant factor: .*", page)
-    assert clue in wrong.stdout
-    (fix,) = re.findall(r"^    (padding_mode=\S+)$", page, re.MULTILINE)
-    fixed = re.sub(r"padding_mode=[\w.]+", fix, files["row_softmax.py"])
-    write(tmp_path, {"row_softmax.py": fixed})
-    right = run_pytest(tmp_path, "-m", "cutile_correct or cutile_static", "--update-baselines")
-    assert right.returncode == 0, right.stdout
-    (change,) = re.findall(r"^    (@ct\.kernel\(.*\))$", page, re.MULTILINE)
-    write(tmp_path, {"row_softmax.py": fixed.replace("@ct.kernel", change)})
-    worse = run_pytest(tmp_path, "-m", "cutile_static")
-    assert worse.returncode == 1
-    assert "compiles to something worse: spills" in worse.stdout
-
-
-@pytest.mark.slow
-def test_the_timer_of_the_how_to_times(tmp_path):
-    write(tmp_path, files_of("docs/how-to/write-a-timer.md"))
-    test = "def test_time(perf):\n    assert perf(sorted, list(range(20_000))).device.name == 'host'\n"
-    write(tmp_path, {"test_time.py": test})
-    done = run_pytest(tmp_path, "--arch", "sm_121", "-p", "no:benchmark")
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -186,3 +101,21 @@ def test_every_field_of_a_declaration_is_listed(declaration):
     section = text.partition(f"\n## {declaration.__name__}\n")[2].partition("\n## ")[0]
     declared = {field.name for field in dataclasses.fields(declaration) if field.init}
     assert {*re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)} == declared
+
+
+def images_of(page: Path) -> set[Path]:
+    """Return the files of the pictures that a page shows."""
+    names = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / name).resolve() for name in names}
+
+
+@pytest.mark.parametrize(
+    "study", sorted(file.parent for file in (ROOT / "studies").glob("*/main.py")), ids=name_of
+)
+def test_a_study_shows_its_plots(study):
+    results = [*(ROOT / "studies" / "results").glob(f"*/{study.name}")]
+    assert results
+    assert images_of(study / "README.md") & {plot for folder in results for plot in folder.glob("*.svg")}
+    for folder in results:
+        shown = {image for page in folder.glob("*.md") for image in images_of(page)}
+        assert shown == {*folder.glob("*.svg")}

@@ -1,23 +1,25 @@
 """Is a model with kernels right? Each layer against float64, and the whole against honest implementations."""
 
 from models.check.layers import LayerCall, LayerCheck, check_layers, first_wrong, record
-from models.check.steps import make_cache, run_steps
+from models.check.steps import Logits, make_cache, run_steps
 from models.check.whole import (
-    KL_FACTOR,
+    FACTOR,
     Divergence,
-    WholeCheck,
+    PhaseCheck,
     check_whole,
     compare_logits,
     run_exactly,
     run_honestly,
+    verify,
 )
 
 __all__ = [
-    "KL_FACTOR",
+    "FACTOR",
     "Divergence",
     "LayerCall",
     "LayerCheck",
-    "WholeCheck",
+    "Logits",
+    "PhaseCheck",
     "check_layers",
     "check_whole",
     "compare_logits",
@@ -27,4 +29,5 @@ __all__ = [
     "run_exactly",
     "run_honestly",
     "run_steps",
+    "verify",
 ]

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import DynamicCache, StaticCache
+
+from models.generate import copy_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import Cache, PreTrainedModel
 
+POSITIONS = 256
+"""Last tokens of a prompt whose logits are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logits:
+    """What a model says of given tokens."""
+
+    prefill: Tensor
+    """`[B, positions, vocabulary]` float32, of the last tokens of the prompt."""
+    decode: Tensor
+    """`[B, steps, vocabulary]` float32, of the tokens behind the prompt, one a step."""
+
 
 @torch.no_grad()
-def run_steps(model: PreTrainedModel, tokens: Tensor, prompt: int, *, static: bool = False) -> Tensor:
-    """Return the logits of the last prompt token and of every token after, one step each.
+def run_steps(model: PreTrainedModel, tokens: Tensor, prompt: int, *, static: bool = True) -> Logits:
+    """Return the logits of given tokens, whatever the model makes of them.
 
     Args:
         model: A causal language model.
-        tokens: `[B, prompt + steps]`: the prompt, and the tokens that follow, whatever the model makes of it.
+        tokens: `[B, prompt + steps]`, at least one step.
         prompt: Tokens of the prompt.
-        static: Whether the cache is static instead of dynamic.
-
-    Returns:
-        `[B, 1 + steps, vocabulary]`, float32.
+        static: Whether steps have a static cache, filled by the prefill as `Generation` does, instead of the
+            dynamic one of the prefill.
     """
-    cache = make_cache(model, tokens.shape[1], static=static)
-    pieces = (tokens[:, :prompt], *tokens[:, prompt:].split(1, 1))
-    steps = [model(piece, past_key_values=cache, logits_to_keep=1).logits for piece in pieces]
-    return torch.cat(steps, 1).float()
+    cache: Any = make_cache(model, tokens.shape[1], static=False)
+    kept = min(prompt, POSITIONS)
+    prefill = model(tokens[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=kept).logits
+    if static:
+        filled, cache = cache, make_cache(model, tokens.shape[1], static=True)
+        copy_cache(filled, cache)
+    steps = [
+        model(token, past_key_values=cache, use_cache=True).logits for token in tokens[:, prompt:].split(1, 1)
+    ]
+    return Logits(prefill=prefill.float(), decode=torch.cat(steps, 1).float())
 
 
 def make_cache(model: PreTrainedModel, tokens: int, *, static: bool) -> Cache:

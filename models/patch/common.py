@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from models import operators
 from models.errors import Unsupported
+from models.patch.projections import project_together
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,6 +30,7 @@ class Choices:
     swiglu: bool
     attention: bool
     moe: bool
+    fuse_linear: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,12 @@ def replace_forward(module: nn.Module, name: str, forward: Forward, *called: str
     )
 
 
+def replace_projections(module: nn.Module, name: str, layers: Sequence[str], choices: Choices) -> Replacement:
+    """Give `module` the function `project` of its input, with the outputs of the layers of these names."""
+    project = project_together([getattr(module, layer) for layer in layers], fuse=choices.fuse_linear)
+    return Replacement(module=module, name=name, attribute="project", value=project)
+
+
 def library_function(module: nn.Module, name: str) -> Any:
     """Return a function of the file of transformers that defines `module`."""
     return getattr(sys.modules[type(module).__module__], name)
@@ -63,7 +71,8 @@ def normalise(self: Any, hidden_states: Tensor) -> Tensor:
 
 
 def gate_and_multiply(self: Any, x: Tensor) -> Tensor:
-    return self.down_proj(operators.swiglu(self.gate_proj(x), self.up_proj(x)))
+    gate, up = self.project(x)
+    return self.down_proj(operators.swiglu(gate, up))
 
 
 def add_and_normalise(self: Any, hidden_states: Tensor, **kwargs: Any) -> Tensor:
@@ -95,9 +104,10 @@ def replace_norms(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
             yield replace_forward(module, name, add_and_normalise, "add_rms_norm")
 
 
-def replace_gates(modules: Mapping[str, nn.Module]) -> Iterator[Replacement]:
+def replace_gates(modules: Mapping[str, nn.Module], choices: Choices) -> Iterator[Replacement]:
     for name, module in modules.items():
         if type(module).__name__.endswith("MLP"):
+            yield replace_projections(module, name, ("gate_proj", "up_proj"), choices)
             yield replace_forward(module, name, gate_and_multiply, "swiglu")
 
 
@@ -113,7 +123,7 @@ def replace_norms_and_gates(
         yield from replace_norms(modules)
     if choices.swiglu:
         check_activation(model, "swiglu")
-        yield from replace_gates(modules)
+        yield from replace_gates(modules, choices)
 
 
 # -- attention --------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from models.patch.common import (
     library_function,
     replace_forward,
     replace_norms_and_gates,
+    replace_projections,
 )
 
 if TYPE_CHECKING:
@@ -121,14 +122,14 @@ def make_forward(choices: Choices) -> Forward:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         batch, tokens = hidden_states.shape[:-1]
-        if self.q_lora_rank is None:
-            queries = self.q_proj(hidden_states)
-        else:
-            queries = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
+        queries, compressed = self.project(hidden_states)
+        if self.q_lora_rank is not None:
+            queries = self.q_b_proj(self.q_a_layernorm(queries))
         queries = queries.view(batch, tokens, -1, self.qk_head_dim).transpose(1, 2)
         q, q_pe = queries.split([self.qk_nope_head_dim, self.qk_rope_head_dim], -1)
-        compressed = self.kv_a_proj_with_mqa(hidden_states)[:, None]  # [B, 1, M, D + 64]
-        latent, k_pe = compressed.split([self.kv_lora_rank, self.qk_rope_head_dim], -1)
+        latent, k_pe = compressed[:, None].split(  # [B, 1, M, D + 64]
+            [self.kv_lora_rank, self.qk_rope_head_dim], -1
+        )
         latent = self.kv_a_layernorm(latent)
         q_pe, k_pe = turn(self, q_pe, k_pe, position_embeddings)
         if past_key_values is not None:
@@ -176,6 +177,8 @@ def replacements(model: PreTrainedModel, choices: Choices) -> Iterator[Replaceme
     for name, module in modules.items():
         kind = type(module).__name__
         if kind.endswith("Attention") and called:
+            queries = "q_proj" if module.q_lora_rank is None else "q_a_proj"
+            yield replace_projections(module, name, (queries, "kv_a_proj_with_mqa"), choices)
             yield replace_forward(module, name, make_forward(choices), *called)
         elif kind.endswith("RotaryEmbedding") and choices.rope:
             yield replace_forward(module, name, make_angles(module.forward))

@@ -16,6 +16,7 @@ from models.patch.common import (
     library_function,
     replace_forward,
     replace_norms_and_gates,
+    replace_projections,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def make_forward(choices: Choices) -> Forward:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        q, k, v = (project(hidden_states).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (x.view(shape) for x in self.project(hidden_states))
         if hasattr(self, "q_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -91,6 +92,7 @@ def replacements(model: PreTrainedModel, choices: Choices) -> Iterator[Replaceme
             continue
         if choices.attention:
             _check(name, module)
+        yield replace_projections(module, name, ("q_proj", "k_proj", "v_proj"), choices)
         yield replace_forward(module, name, make_forward(choices), *called)
 
 

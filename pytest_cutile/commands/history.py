@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import speed_files
-from pytest_cutile.reports.history import history
+from pytest_cutile.reports.history import history_document
 from pytest_cutile.reports.text import render_text
 
 HELP = "print how the recorded times of a case moved over commits and GPUs"
@@ -27,5 +27,5 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
         kernels = sorted({key.partition("[")[0] for file in files for key in file.entries})
         hint = f"; it knows {', '.join(kernels)}" if kernels else ""
         raise BaselineError(f"{options.baselines}: no case has {options.name!r} in its name{hint}")
-    documents = [render_text(history(key, file)) for key, file in cases]
+    documents = [render_text(history_document(key, file)) for key, file in cases]
     return 0, "\n\n".join(documents).splitlines()

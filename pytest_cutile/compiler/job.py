@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class CompileError(Exception):
-    """The compiler rejects a kernel, or took too long; `str()` is the whole story for the kernel's author."""
+    """The compiler rejects a kernel, or took too long; `str()` is all that the kernel's author needs."""
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ LATER_LAUNCH = "launch {}, after {} that were right"
 
 def with_facts(text: str, *facts: str) -> str:
     """Return a message with further facts before its details, which follow the first empty line."""
-    story, gap, details = text.partition("\n\n")
-    return "\n".join([story, *facts]) + gap + details
+    head, gap, details = text.partition("\n\n")
+    return "\n".join([head, *facts]) + gap + details
 
 
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report

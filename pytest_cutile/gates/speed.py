@@ -15,39 +15,26 @@ from dataclasses import replace
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, n_runs
-from pytest_cutile.compiler.compilations import NothingLaunched
-from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.compiled_facts import compiled_facts
-from pytest_cutile.gates.correct import check_task, make_inputs
-from pytest_cutile.gates.declared import (
-    call_of,
-    compile_case,
-    compiled_at,
-    declared_at,
-    is_compiled,
-    launcher_at,
-    recorded_at,
-)
+from pytest_cutile.gates.declared import compile_case, is_compiled
 from pytest_cutile.gates.outcome import GateFailed
+from pytest_cutile.gates.speed_case import declared_speed_case
 from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
-from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
+from pytest_cutile.speed.case import Launcher, Request, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison, Paired, SameCode
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import measure
-from pytest_cutile.speed.measure.call import Call, MeasurementFailed
+from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.speed.protocol import Failed, Request, RequestedCases, Timed
+from pytest_cutile.speed.protocol import Failed, RequestedCases, Timed
 from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.static.comparison import compare
-from pytest_cutile.tensors.seeded import timed_seed
 from pytest_cutile.verdicts import Judgement, Reason
 
 SENTINELS = 3
@@ -68,7 +55,6 @@ def gate_speed(
     case: SpeedCase,
     *,
     work: Callable[[], Work] | None = None,
-    may_be_unmeasured: bool = False,
     is_sentinel: bool = False,
 ) -> SpeedOutcome:
     """Measure `case` and compare it with its baseline; it stays pending if it may be slower or is recorded.
@@ -78,8 +64,8 @@ def gate_speed(
         suite: takes a pending case.
         case: what is measured.
         work: returns what one launch does, where the user's code says that.
-        may_be_unmeasured: whether a case that is known to be unchanged passes without a measurement.
-        is_sentinel: whether it is measured even so, to say how this GPU does today.
+        is_sentinel: whether it is measured even if it is known to be unchanged, to say how this GPU does
+            today.
 
     Raises:
         GateSkipped: it cannot be measured here.
@@ -91,9 +77,7 @@ def gate_speed(
             _skip_unless_measurable(session, case)
             if session.requested is not None:
                 return _measure_for_another(session, case, session.requested)
-            return _gate_speed(
-                session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel
-            )
+            return _gate_speed(session, suite, case, is_sentinel=is_sentinel)
     except GateSkipped as skipped:
         if session.requested is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
@@ -108,9 +92,7 @@ def gate_speed(
         raise
 
 
-def _gate_speed(
-    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool, is_sentinel: bool
-) -> SpeedOutcome:
+def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel: bool) -> SpeedOutcome:
     settings = session.settings
     try:
         # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
@@ -120,7 +102,6 @@ def _gate_speed(
     if (
         isinstance(comparison, SameCode)
         and comparison.is_recorded
-        and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
         and not (is_sentinel and not settings.update_baselines)
     ):
@@ -128,7 +109,7 @@ def _gate_speed(
         return _report(
             session, case, SpeedOutcome(judgement=Judgement(reason=Reason.UNCHANGED, detail=detail))
         )
-    if case.check is not None and case.check_key not in session.checked:
+    if case.check_key not in session.checked:
         case.check()
     try:
         with user_code():
@@ -302,73 +283,19 @@ class SpeedGate(Gate):
     def run(self, task: Task, test: RunningTest) -> None:
         """Time a case and compare it with its baseline; check it first if that has not been done."""
         __tracebackhide__ = True
-        session, spec = self.session, task.spec
-        current = compile_case(spec, task.case, task.arch)
-
-        def call() -> Call:
-            seed = timed_seed(spec, task.case)
-            return call_of(spec.launch, make_inputs(session, task, seed=seed, signed_rows=False))
-
-        def fingerprint(revision: str) -> str:
-            compiled = recorded_at(session, task, revision) if revision else current
-            return "" if compiled is None else session.compilations.speed_fingerprint(compiled)
-
-        def source(revision: str) -> str:
-            declared = declared_at(session, task, revision) if revision else (spec, task.case)
-            if declared is None:
-                return ""
-            return declaration_digest([declared[0].launch, declared[0].inputs], declared[1].params)
-
-        def compiled_otherwise(revision: str) -> Sequence[str]:
-            compiled = compiled_at(session, task, revision)
-            if compiled is None:
-                return ()
-            try:
-                baseline, now = (compiled_facts(session, one) for one in (compiled, current))
-            except NothingLaunched:
-                return ["not compared: it launches no cuTile kernel"]
-            if baseline.fingerprint == now.fingerprint:
-                return ["the machine code and its launches are the same: look at torch operations and inputs"]
-            rule = session.settings.static_rule
-            changes = compare(baseline, now, arch=task.arch, rule=rule).changes
-            return [f"{change.effect}: {change.text}" for change in changes]
-
-        case = SpeedCase(
-            key=task.key,
-            check_key=task.key,
-            kernel=spec.name,
-            case=task.case.name,
-            nodeid=test.nodeid,
-            arch=task.arch,
-            module=task.module,
-            declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
-            work=Work(),
-            call=call,
-            launcher_at=functools.partial(launcher_at, session, task),
-            fingerprint=fingerprint if is_compiled(task) else None,
-            source=source,
-            compiled_otherwise=compiled_otherwise if is_compiled(task) else None,
-            # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
-            check=functools.partial(
-                check_task, session, task, test, sampled=not self._is_checked_by_gate(task)
-            ),
-        )
+        # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
+        is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
         outcome = gate_speed(
-            session,
+            self.session,
             self.suite,
-            case,
-            work=functools.partial(spec.work_of, task.case),
-            may_be_unmeasured=is_compiled(task),
+            declared_speed_case(self.session, task, test, sampled=not is_checked),
+            work=functools.partial(task.spec.work_of, task.case),
             is_sentinel=task.key in self._sentinels,
         )
         if outcome.measurement is not None:
             test.publish(outcome.measurement)
         if outcome.failure is not None:
             raise GateFailed(outcome.failure, pytrace=False)
-
-    def _is_checked_by_gate(self, task: Task) -> bool:
-        """Say whether this run checks the case by the gate `correct`."""
-        return ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
 
     @functools.cached_property
     def _sentinels(self) -> frozenset[str]:

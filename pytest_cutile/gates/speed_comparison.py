@@ -73,7 +73,7 @@ def _compare_with_revision(
     launcher = case.launcher_at(name)
     if launcher is None:
         detail = f"{name} has no {case.key}"
-        if case.fingerprint is None:
+        if not case.declared:
             detail = f"{name}: {case.key} times no function of a module that {name} has, too"
         return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
     comparison = Paired(rule=session.settings.rule, revision=name, launcher=launcher)
@@ -228,7 +228,7 @@ def _commit_of(session: Session, anchor: Record, entry: Entry, baselines: SpeedB
 def _compiled_at(case: SpeedCase, commit: str) -> str:
     """Return the fingerprint as of a commit; empty where nobody knows one."""
     try:
-        return "" if case.fingerprint is None else case.fingerprint(commit)
+        return case.fingerprint(commit)
     except (RevisionError, NothingLaunched):
         return ""
     except Exception as error:

@@ -30,7 +30,7 @@ FaultKind = Literal[
 
 
 class KernelFault(Exception):  # noqa: N818 - reads as what happened
-    """A kernel did what no GPU promises to do well; `str()` is the whole story for its author."""
+    """A kernel did what no GPU promises to do well; `str()` is all that its author needs."""
 
     def __init__(
         self,

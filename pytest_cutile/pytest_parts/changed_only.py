@@ -42,16 +42,17 @@ class ChangedOnly:
                 f"{'--changed-only' if settings.changed_only else revision}: {error}"
             ) from error
         run.progress.over()
-        run.unchanged = [tasks[nodeid].key for nodeid in left_out]
+        run.results.left_out = [tasks[nodeid].key for nodeid in left_out]
         if left_out:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
             items[:] = [item for item in items if item.nodeid not in left_out]
 
     def pytest_report_collectionfinish(self) -> list[str]:
         run = self._run
-        if run.settings.xdist_worker or not run.unchanged:
+        left_out = run.results.left_out
+        if run.settings.xdist_worker or not left_out:
             return []
         revision = run.session.revision_kernels
         baseline = "in the baselines" if revision is None else f"in {revision}"
         tests = "tests" if run.settings.changed_only else "speed tests"
-        return [f"cutile: {len(run.unchanged)} {tests} of cases left out that compile to the same {baseline}"]
+        return [f"cutile: {len(left_out)} {tests} of cases left out that compile to the same {baseline}"]

@@ -21,6 +21,7 @@ from pytest_cutile.gates import REGISTRY
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
+from pytest_cutile.quantities import abridged
 from pytest_cutile.session import Session
 from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
 
@@ -291,9 +292,7 @@ def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) 
     for name, keys, present in _recorded(session, speeds, {*declared}):
         gone = sorted(key for key in keys if key not in present and is_gone(key))
         if gone:
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
-            names = f"{', '.join(gone[:3])}{more}"
-            remarks.append(f"stale: {name} has {names}: no such case is left; delete it")
+            remarks.append(f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it")
     return remarks
 
 

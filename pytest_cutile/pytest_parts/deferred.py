@@ -59,15 +59,6 @@ class DeferredReports:
         self._deferred: list[_DeferredTest] = []
         self._measuring: Measuring | None = None
 
-    @property
-    def _suite(self) -> SpeedSuite | None:
-        """The cases that were timed; None if nobody has needed the gates."""
-        if not self._run.has_gates:
-            return None
-        from pytest_cutile.gates.speed import suite_of
-
-        return suite_of(self._run.gates)
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test that measures speed; report it unless a case is pending."""
@@ -112,34 +103,35 @@ class DeferredReports:
             stopped = bool(session.shouldfail or session.shouldstop)
             return result
         finally:
-            suite = self._suite
-            if suite is not None:
-                for deferred in self._deferred:
-                    for case in deferred.pending:
-                        case.test_failed = deferred.failed
-                try:
-                    if suite.pending and not stopped and self._measuring is not None:
-                        from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
+            if self._run.has_gates:
+                self._decide(session, stopped=stopped)
 
-                        fresh = FreshProcesses(session.config, self._measuring.ask)
-                        suite.settle(
-                            fresh,
-                            comparisons_of_run=self._measuring.comparisons_of_run,
-                            after_look=self._report_decided,
-                        )
-                except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
-                    suite.fail(error)
-                finally:
-                    if self._measuring is not None:
-                        self._measuring.close()
-                    suite.give_up()
-                    self._report_decided()
+    def _decide(self, session: pytest.Session, *, stopped: bool) -> None:
+        """Decide all pending cases, or give them up if the run was `stopped`; report their tests."""
+        from pytest_cutile.gates.speed import suite_of
+        from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
-    def _report_decided(self) -> None:
+        suite, measuring = suite_of(self._run.gates), self._measuring
+        for deferred in self._deferred:
+            for case in deferred.pending:
+                case.test_failed = deferred.failed
+        try:
+            if measuring is not None and not stopped:
+                suite.settle(
+                    FreshProcesses(session.config, measuring.ask),
+                    comparisons_of_run=measuring.comparisons_of_run,
+                    after_look=lambda: self._report_decided(suite),
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
+            suite.fail(error)
+        finally:
+            if measuring is not None:
+                measuring.close()
+            suite.give_up()
+            self._report_decided(suite)
+
+    def _report_decided(self, suite: SpeedSuite) -> None:
         """Report the tests that have no pending case any more."""
-        suite = self._suite
-        if suite is None:
-            return
         deferred, self._deferred = self._deferred, []
         for test in deferred:
             if any(case in suite.pending for case in test.pending):

@@ -24,7 +24,7 @@ from pytest_cutile.results import names_of_test
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work, refuse_misspelled
-from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
@@ -198,22 +198,12 @@ class Perf:
             raise GateFailed(f"perf(): {wrong}", pytrace=False) from None
         nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
         kernel, case = names_of_test(nodeid)
-
-        def launcher_at(name: str) -> Callable[..., Any] | None:
-            revision = self.session.revision(name)
-            launcher = revision.counterpart(fn)
-            return None if launcher is None else with_own_imports(revision, launcher)
-
-        def source(revision: str) -> str:
-            launcher = self.session.revision(revision).counterpart(fn) if revision else fn
-            return "" if launcher is None else declaration_digest([launcher], {})
-
         is_right = self.session.checked.get(nodeid, Reason.UNCHECKED) is None
         with GateOutcome(self.session, case, is_right=is_right):
             outcome = gate_speed(
                 self.session,
                 self.suite,
-                SpeedCase(
+                _TimedCall(
                     key=f"{nodeid}{suffix}",
                     check_key=nodeid,
                     kernel=kernel,
@@ -222,10 +212,9 @@ class Perf:
                     arch=self.arch,
                     module=getattr(fn, "__module__", None) or "",
                     work=work,
-                    call=lambda: Call(fn, args, kwargs),
-                    launcher_at=launcher_at,
-                    source=source,
                     interpreted=self.interpreting is not None,
+                    session=self.session,
+                    timed=Call(fn, args, kwargs),
                 ),
             )
         if outcome.measurement is not None:
@@ -235,3 +224,24 @@ class Perf:
         if outcome.measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return outcome.measurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TimedCall(SpeedCase):
+    """What a test function times: nobody knows what it compiles before it runs."""
+
+    session: Session
+    timed: Call
+
+    def call(self) -> Call:
+        return self.timed
+
+    def launcher_at(self, revision: str) -> Launcher | None:
+        module = self.session.revision(revision)
+        launcher = module.counterpart(self.timed.function)
+        return None if launcher is None else with_own_imports(module, launcher)
+
+    def source(self, revision: str) -> str:
+        fn = self.timed.function
+        launcher = self.session.revision(revision).counterpart(fn) if revision else fn
+        return "" if launcher is None else declaration_digest([launcher], {})

@@ -23,18 +23,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from pytest_cutile.pytest_parts.options import OPTIONS, SERVER_FOLDER
 from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.protocol import Answers, ProcessFiles, Request
+from pytest_cutile.speed.case import Request
+from pytest_cutile.speed.protocol import Answers, ProcessFiles
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.speed.measure.timing import Measurement
-    from pytest_cutile.speed.suite import CaseRequest
+    from pytest_cutile.speed.pending import PendingCase
 
 POLL_SECONDS = 0.02
 AT_ONCE = 3
@@ -99,12 +100,12 @@ class FreshProcesses:
         self._ask = ask
 
     def __call__(
-        self, requests: Sequence[CaseRequest], processes: int
+        self, cases: Sequence[PendingCase], processes: int
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
-        first = {request.key: request.screening for request in requests}
-        cases = {request.key: request.request for request in requests}
-        return [answers.read(first) for answers in self._ask(cases, processes)]
+        first = {case.case.key: case.screening for case in cases}
+        requests = {case.case.key: case.request for case in cases}
+        return [answers.read(first) for answers in self._ask(requests, processes)]
 
 
 class Server:
@@ -144,19 +145,36 @@ class Server:
         """
         if self._process is not None:
             return
-        state = self._folder / "state"
-        if not state.exists():
-            changes = {
-                SERVER_FOLDER: str(self._folder),
-                "perf_baseline": None,
-                "basetemp": str(self._folder / "basetemp"),  # goes with the folder
-            }
-            state.write_bytes(pickle.dumps(state_of(self._config, self._nodeids, changes)))
-        self._process = self._run(state)
+        environment = {
+            name: value
+            for name, value in {**os.environ, **self._environment}.items()
+            if not name.startswith("PYTEST_XDIST")
+        }
+        # Those that share the GPU with this run's process or workers, and the fresh ones beside them.
+        sharers = int(environment.get(SHARERS_VARIABLE, "1"))
+        environment[SHARERS_VARIABLE] = str(sharers + AT_ONCE)
+        # So that asking whether there is a GPU does not use it: a process that has cannot fork.
+        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        changes = {
+            SERVER_FOLDER: str(self._folder),
+            "perf_baseline": None,
+            "basetemp": str(self._folder / "basetemp"),  # goes with the folder
+        }
+        with (self._folder / "log").open("wb") as log:
+            self._process = start_pytest(
+                self._config,
+                self._nodeids,
+                changes,
+                self._folder / "state",
+                log=log,
+                environment=environment,
+                program=DIE_WITH_PARENT + PROGRAM,
+            )
 
     def close(self) -> None:
         """Stop it, and all that it started."""
-        self._stop()
+        if self._process is not None:
+            kill(self._process)
         self._resources.close()
 
     @functools.cached_property
@@ -182,34 +200,6 @@ class Server:
                 answered += [not_run(error)] * (processes - len(answered))
         return answered
 
-    def _run(self, state: Path) -> subprocess.Popen[bytes]:
-        environment = {
-            name: value
-            for name, value in {**os.environ, **self._environment}.items()
-            if not name.startswith("PYTEST_XDIST")
-        }
-        # Those that share the GPU with this run's process or workers, and the fresh ones beside them.
-        sharers = int(environment.get(SHARERS_VARIABLE, "1"))
-        environment[SHARERS_VARIABLE] = str(sharers + AT_ONCE)
-        # So that asking whether there is a GPU does not use it: a process that has cannot fork.
-        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        command = [sys.executable, "-c", DIE_WITH_PARENT + PROGRAM, str(state)]
-        with (self._folder / "log").open("wb") as log:
-            return subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                cwd=self._config.invocation_params.dir,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all it starts can be stopped with it
-            )
-
-    def _stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
     def _answers(self, files: ProcessFiles, cases: int) -> Answers:
         problem = self._wait(files, cases)
         return Answers(answers=files.answers(), problem=problem)
@@ -229,7 +219,7 @@ class Server:
                 files.end(ended)
                 self._process = None
             elif time.monotonic() > deadline:
-                self._stop()
+                kill(self._process)
                 files.end(-signal.SIGKILL)
                 self._process = None  # the next process is another server's
                 return self._reason(f"it was silent for {SILENT_SECONDS} s")
@@ -246,6 +236,48 @@ class Server:
 def not_run(error: Exception) -> Answers:
     """Return the answers of a process that there was no room for."""
     return Answers(problem=f"it could not be run: {error}")
+
+
+def start_pytest(
+    config: pytest.Config,
+    nodeids: Sequence[str],
+    changes: Mapping[str, Any],
+    state: Path,
+    *,
+    log: IO[bytes],
+    environment: Mapping[str, str],
+    program: str = PROGRAM,
+    tool: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a process that runs tests as this one does.
+
+    Args:
+        config: of this process.
+        nodeids: the tests.
+        changes: options that are others there, by the names that they have in `config.option`.
+        state: a file that it reads this from.
+        log: takes what it prints.
+        environment: its variables.
+        program: what it runs.
+        tool: a command that runs the process under its watch.
+    """
+    state.write_bytes(pickle.dumps(state_of(config, nodeids, changes)))
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [*tool, sys.executable, "-c", program, str(state)],
+        cwd=config.invocation_params.dir,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # so that all it starts can be stopped with it
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of `start_pytest`, if it still runs, and all that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def state_of(

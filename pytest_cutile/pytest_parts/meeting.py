@@ -19,14 +19,15 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 import pytest
 
 from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.protocol import Answers, Request
+from pytest_cutile.speed.case import Request
+from pytest_cutile.speed.protocol import Answers, take_message, write_message
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""
@@ -118,7 +119,7 @@ class Worker:
 
     def prepare(self, nodeids: Sequence[str]) -> None:
         gpu = {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
-        _write(self._folder / f"{self._name}.pending", Pending(nodeids=[*nodeids], gpu=gpu))
+        write_message(self._folder / f"{self._name}.pending", Pending(nodeids=[*nodeids], gpu=gpu))
 
     def comparisons_of_run(self, own: int) -> int:
         self._comparisons = own
@@ -132,8 +133,8 @@ class Worker:
         """Leave: the controller notices that this process ends."""
 
     def _post(self, post: Post) -> Reply:
-        _write(self._folder / f"{self._name}.post", post)
-        while (reply := _take(self._folder / f"{self._name}.reply", Reply)) is None:
+        write_message(self._folder / f"{self._name}.post", post)
+        while (reply := take_message(self._folder / f"{self._name}.reply", Reply)) is None:
             if os.getppid() != self._controller or not self._folder.exists():
                 raise RuntimeError("pytest-xdist's controller cannot measure for its workers any more")
             time.sleep(POLL_SECONDS)
@@ -208,19 +209,19 @@ class Meeting:
         while not self._stopping.wait(POLL_SECONDS):
             running = self._running
             for name in sorted(running):
-                if (post := _take(self._folder / f"{name}.post", Post)) is not None:
+                if (post := take_message(self._folder / f"{name}.post", Post)) is not None:
                     posts[name] = post
                 self._get_ready(name)  # whoever has posted was pending before
             posts = {name: post for name, post in posts.items() if name in running}
             if posts and posts.keys() >= running:
                 for name, reply in self._replies(posts).items():
-                    _write(self._folder / f"{name}.reply", reply)
+                    write_message(self._folder / f"{name}.reply", reply)
                 posts = {}
                 self._progress("")
 
     def _get_ready(self, name: str) -> None:
         """Start a server if a worker has a pending case, on a GPU that has none."""
-        pending = _take(self._folder / f"{name}.pending", Pending)
+        pending = take_message(self._folder / f"{name}.pending", Pending)
         if pending is None:
             return
         gpu = self._gpus[name] = pending.gpu.get("CUDA_VISIBLE_DEVICES", "")
@@ -279,22 +280,3 @@ def _start(server: Server) -> None:
     """Start a server early. If that fails, the one who asks it says so."""
     with contextlib.suppress(OSError):
         server.start()
-
-
-_Message = TypeVar("_Message", bound=msgspec.Struct)
-
-
-def _write(path: Path, message: msgspec.Struct) -> None:
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_bytes(msgspec.json.encode(message))
-    unfinished.rename(path)
-
-
-def _take(path: Path, kind: type[_Message]) -> _Message | None:
-    """Return the message in a file, and remove that; None if there is none."""
-    try:
-        message = msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    path.unlink()
-    return message

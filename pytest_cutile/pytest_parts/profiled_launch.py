@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.pytest_parts.run import PytestRun, run_of
+from pytest_cutile.quantities import abridged
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
@@ -74,9 +75,8 @@ class ProfiledLaunch:
             return found[0]
         keys = list(dict.fromkeys(task.key for task in tasks.values()))
         near = [key for key in keys if key.startswith(self._case.partition("[")[0])] or keys
-        more = f" and {len(near) - _SHOWN_KEYS} more" if len(near) > _SHOWN_KEYS else ""
         raise pytest.UsageError(
-            f"no case {self._case} is declared for {arch}; there are {', '.join(near[:_SHOWN_KEYS])}{more}"
+            f"no case {self._case} is declared for {arch}; there are {abridged(near, _SHOWN_KEYS)}"
         )
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_cutile.verdicts import FAILED, UNDECIDED
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.cases import RunOutcome, Story
+    from pytest_cutile.reports.cases import FailedTest, RunOutcome
     from pytest_cutile.results import Result
 
 
@@ -31,14 +31,14 @@ def results_of(report: pytest.TestReport) -> list[Result]:
     return [Result.from_builtins(value) for value in carried]  # type: ignore[arg-type]
 
 
-def _story(report: pytest.TestReport, results: Sequence[Result]) -> Story:
+def _failed_test(report: pytest.TestReport, results: Sequence[Result]) -> FailedTest:
     """Return a failure as it stands now: the terminal shortens it when the run ends."""
-    from pytest_cutile.reports.cases import Story
+    from pytest_cutile.reports.cases import FailedTest
 
     crash = getattr(report.longrepr, "reprcrash", None)
     text = report.longreprtext
     commands = re.findall(r"^ +(pytest (?:.*\\\n)*.*)$", text, re.MULTILINE)
-    return Story(
+    return FailedTest(
         nodeid=report.nodeid,
         headline=(crash.message if crash is not None else text).partition("\n")[0],
         place="" if crash is None else f"{crash.path}:{crash.lineno}",
@@ -61,7 +61,7 @@ class Results:
         self.all: list[Result] = []
         self.failed: list[Result] = []
         self.other_failures = 0
-        self.stories: list[Story] = []
+        self.failed_tests: list[FailedTest] = []
         self.seconds: dict[str, float] = defaultdict(float)
         """What the tests of each kernel took."""
         self.left_out: list[str] = []
@@ -79,7 +79,7 @@ class Results:
         if report.failed:
             self._add_failure(results)
             if results:
-                self.stories.append(_story(report, results))
+                self.failed_tests.append(_failed_test(report, results))
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
             return
         self.all += results
@@ -100,7 +100,7 @@ class Results:
             unfinished=unfinished,
             seconds=dict(self.seconds),
             remarks=tuple(self.remarks),
-            stories=tuple(self.stories),
+            failed_tests=tuple(self.failed_tests),
         )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

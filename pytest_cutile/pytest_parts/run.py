@@ -37,8 +37,6 @@ class PytestRun:
         self.collected = Collected()
         self.is_measuring = False
         """Whether a selected test, of whatever gate, measures launches."""
-        self.unchanged: list[str] = []
-        """The case of each test that was left out because its code is the baseline's."""
         self.prepared: set[pytest.Item] = set()
         """Tests of declared kernels for which the gates have started what they need."""
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -22,7 +19,7 @@ import msgspec
 import pytest
 
 from pytest_cutile.compiler.toolchain import find_tool
-from pytest_cutile.pytest_parts.fresh_process import PROGRAM, state_of
+from pytest_cutile.pytest_parts.fresh_process import kill, start_pytest
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
 from pytest_cutile.verdicts import Reason
@@ -136,33 +133,27 @@ class Sanitizing:
 
     def _run(self, tool: str, nodeids: Sequence[str], folder: Path) -> tuple[SanitizerLog, str, set[str]]:
         """Return the log, what the process printed, and the tests that did not run to their end."""
-        ran, log, state = folder / "ran", folder / "log", folder / "state"
+        ran, log = folder / "ran", folder / "log"
         ran.touch()
         log.touch()
         changes = {SANITIZED: str(ran), "sanitize": None, "correct_on": "gpu"}
-        state.write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
-        command = [
-            *(str(find_tool("compute-sanitizer")), "--tool", tool, "--log-file", str(log), *_OPTIONS),
-            *(sys.executable, "-c", PROGRAM, str(state)),
-        ]
+        sanitizer = str(find_tool("compute-sanitizer"))
         with (folder / "printed").open("w+b") as printed:
-            process = subprocess.Popen(  # noqa: S603 - the tool that was found
-                command,
-                cwd=self._config.invocation_params.dir,
-                env=os.environ | _ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all it starts can be stopped with it
+            process = start_pytest(
+                self._config,
+                nodeids,
+                changes,
+                folder / "state",
+                log=printed,
+                environment=os.environ | _ENVIRONMENT,
+                tool=[sanitizer, "--tool", tool, "--log-file", str(log), *_OPTIONS],
             )
             try:
                 process.wait(SECONDS + SECONDS_PER_TEST * len(nodeids))
             except subprocess.TimeoutExpired:
                 printed.write(b"\nit was stopped: it took too long")
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                kill(process)
             printed.seek(0)
             output = printed.read().decode(errors="replace")
         done = {json.loads(line) for line in ran.read_text().splitlines()}

@@ -101,16 +101,16 @@ class TerminalSummary:
                 terminalreporter.write_line(_annotation(report, terminalreporter.config))
         results, verbose = self._results.all, terminalreporter.verbosity > 0
         if self._settings.kernel_report:
-            from pytest_cutile.reports.compiled import compiled_report
+            from pytest_cutile.reports.compiled import compiled_document
 
-            _print(terminalreporter, compiled_report(results))
+            _print(terminalreporter, compiled_document(results))
         if not results:
             return
-        from pytest_cutile.reports.mutation import mutation_report
-        from pytest_cutile.reports.summary import summary
+        from pytest_cutile.reports.mutation import mutation_document
+        from pytest_cutile.reports.terminal_summary import terminal_summary
 
-        _print(terminalreporter, mutation_report(results, verbose=verbose))
-        _print(terminalreporter, summary(self._results.run(), verbose=verbose))
+        _print(terminalreporter, mutation_document(results, verbose=verbose))
+        _print(terminalreporter, terminal_summary(self._results.run(), verbose=verbose))
 
 
 def _failed(terminalreporter: Any) -> list[pytest.TestReport]:
@@ -148,6 +148,8 @@ def _print(terminalreporter: Any, document: Document) -> None:
 
 def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
     """Yield which cases share the root cause of `shown`, and in which ones the gate found nothing wrong."""
+    from pytest_cutile.quantities import abridged
+
     blamed = shown.result
     if blamed is None:
         return
@@ -158,14 +160,9 @@ def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) 
         if result is not None and result is not blamed
     ]
     if others:
-        yield f"  the same in {_abridged(others)} (-v shows each)"
+        yield f"  the same in {abridged(others, SHOWN_CASES)} (-v shows each)"
     of_kernel = [result for result in results if result.subject == blamed.subject]
     right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
     right -= {result.case for result in of_kernel if result.verdict in FAILED}
     if right:
-        yield f"  not in {_abridged(sorted(right))}"
-
-
-def _abridged(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_CASES} more" if len(names) > SHOWN_CASES else ""
-    return ", ".join(names[:SHOWN_CASES]) + more
+        yield f"  not in {abridged(sorted(right), SHOWN_CASES)}"

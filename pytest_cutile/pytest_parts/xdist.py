@@ -8,7 +8,7 @@ import pytest
 
 from pytest_cutile.pytest_parts.run import PytestRun
 
-_REMARKS, _UNCHANGED = "cutile_remarks", "cutile_unchanged"
+_REMARKS, _LEFT_OUT = "cutile_remarks", "cutile_left_out"
 
 
 class Controller:
@@ -32,13 +32,13 @@ class Controller:
         """Take along what a worker left out, and what it remarked."""
         del error
         output = getattr(node, "workeroutput", {})
-        remarks = self._run.results.remarks
-        remarks += [line for line in output.get(_REMARKS, []) if line not in remarks]
-        self._run.unchanged = max(output.get(_UNCHANGED, []), self._run.unchanged, key=len)
+        results = self._run.results
+        results.remarks += [line for line in output.get(_REMARKS, []) if line not in results.remarks]
+        results.left_out = max(output.get(_LEFT_OUT, []), results.left_out, key=len)
 
 
 def send_to_controller(run: PytestRun) -> None:
     """In a worker that ends: send what it left out and remarked."""
     output = getattr(run.config, "workeroutput", None)
     if output is not None:
-        output[_UNCHANGED], output[_REMARKS] = run.unchanged, run.results.remarks
+        output[_LEFT_OUT], output[_REMARKS] = run.results.left_out, run.results.remarks

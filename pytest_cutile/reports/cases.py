@@ -15,7 +15,7 @@ from pytest_cutile.results import CorrectResult, Result
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
     """A failed test as a person reads it."""
 
     nodeid: str
@@ -50,7 +50,7 @@ class RunOutcome:
     """What the tests of each kernel took, in all processes together."""
     remarks: Sequence[str] = ()
     """Lines about baselines without a case, and about what the session did to all cases."""
-    stories: Sequence[Story] = ()
+    failed_tests: Sequence[FailedTest] = ()
     """The failed tests that have results, in the order of their failures."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Versions, commit and command line."""
@@ -67,7 +67,8 @@ class CaseRow:
     key: str
     """The case as baselines name it: "softmax[bf16-4096x8192]"."""
     arch: str
-    """The architecture; with the GPU, where GPUs of several models share it."""
+    gpu: str
+    """The GPU's model, where results of several models of this architecture were collected; else empty."""
     results: Sequence[Result]
     """A result of each gate that ran: the worst one of each."""
     of_all_inputs: Sequence[Result]
@@ -76,6 +77,11 @@ class CaseRow:
     """The verdict of the case in words: the worst of its gates'."""
     tone: Tone
     """Whether the case is fine, failed, or undecided."""
+
+    @property
+    def platform(self) -> str:
+        """The architecture, and the GPU's model where that tells rows apart."""
+        return f"{self.arch} {self.gpu}".strip()
 
     @property
     def figures(self) -> dict[str, str]:
@@ -92,13 +98,13 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
     gpus: dict[str, set[str]] = defaultdict(set)
     for result in results:
         gpus[result.arch].update({result.gpu} - {""})
-    alike: dict[tuple[str, str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    alike: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        arch = f"{result.arch} {result.gpu}".strip() if len(gpus[result.arch]) > 1 else result.arch
+        gpu = result.gpu if len(gpus[result.arch]) > 1 else ""
         name, key = result.of_case
-        alike[result.kernel, name, arch, key][result.gate].append(result)
+        alike[result.kernel, name, result.arch, gpu, key][result.gate].append(result)
     cases = []
-    for (kernel, name, arch, key), by_gate in sorted(alike.items(), key=lambda item: item[0]):
+    for (kernel, name, arch, gpu, key), by_gate in sorted(alike.items(), key=lambda item: item[0]):
         worst = sorted(map(_worst, by_gate.values()), key=gate_position)
         verdict, tone = _verdict(worst)
         cases.append(
@@ -107,6 +113,7 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
                 name=name,
                 key=key,
                 arch=arch,
+                gpu=gpu,
                 results=worst,
                 of_all_inputs=[result for own in by_gate.values() for result in own],
                 verdict=verdict,

@@ -20,7 +20,7 @@ _SOURCE_WIDTH = 40
 """Characters of the first column that shows a line of source beside its place."""
 
 
-def compiled_report(results: Iterable[Result]) -> Document:
+def compiled_document(results: Iterable[Result]) -> Document:
     """Return a section for each kernel: resources and the compiler's choices.
 
     Cases of a kernel that were compiled to the same on every architecture share a section.

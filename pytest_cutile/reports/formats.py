@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_cutile.reports.cases import RunOutcome
 
 SUMMARY_BYTES = 256 * 1024
-"""Size of the largest page. GitHub takes 1 MiB for each step, and one step may run pytest several times.
+"""Size of the largest summary. GitHub takes 1 MiB for each step, and one step may run pytest several times.
 
 Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
 """
@@ -31,23 +31,23 @@ class ReportFormat(NamedTuple):
     """Package that renders it, of the extra "report"; empty where none is needed."""
 
 
-def render_summary(run: RunOutcome) -> str:
-    """Return a page about the run as Markdown, for a CI job."""
+def render_job_summary(run: RunOutcome) -> str:
+    """Return the job summary as Markdown."""
+    from pytest_cutile.reports.job_summary import job_summary
     from pytest_cutile.reports.markdown import render_markdown
-    from pytest_cutile.reports.page import page
 
-    return render_markdown(page(run), limit_bytes=SUMMARY_BYTES)
+    return render_markdown(job_summary(run), limit_bytes=SUMMARY_BYTES)
 
 
 def render_json(run: RunOutcome) -> str:
-    """Return everything that the reports show of the run, as JSON."""
+    """Return the report of the run as JSON."""
     from pytest_cutile.reports.report import report_of_run, to_json
 
     return to_json(report_of_run(run))
 
 
-def render_page(run: RunOutcome) -> str:
-    """Return everything that is known of the run as one page of HTML."""
+def render_html_page(run: RunOutcome) -> str:
+    """Return the report of the run as one page of HTML."""
     from pytest_cutile.reports.html import render_html
     from pytest_cutile.reports.report import report_of_run
 
@@ -59,7 +59,7 @@ FORMATS = (
         option="--kernel-summary",
         help="Append a Markdown summary of the run to PATH, failures first, such as "
         '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
-        render=render_summary,
+        render=render_job_summary,
     ),
     ReportFormat(
         option="--kernel-json",
@@ -71,7 +71,7 @@ FORMATS = (
         option="--kernel-html",
         help="Write a page about the run to PATH: failures, cases, plots, history, compiled code. It is one "
         "file that needs no network.",
-        render=render_page,
+        render=render_html_page,
         replaces=True,
         needs="jinja2",
     ),

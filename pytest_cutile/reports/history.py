@@ -156,7 +156,7 @@ def _change(before: HistoryPoint, point: HistoryPoint) -> float | None:
     return None
 
 
-def history(key: str, baselines: SpeedBaselines) -> Document:
+def history_document(key: str, baselines: SpeedBaselines) -> Document:
     """Return the history of a case, as a table with a line of bars above it."""
     points = history_points(key, baselines)
     published = baselines.entries[key].published

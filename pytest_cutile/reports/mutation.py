@@ -22,7 +22,7 @@ from pytest_cutile.reports.document import (
 from pytest_cutile.results import CorrectResult, Result
 
 
-def mutation_report(results: Iterable[Result], *, verbose: bool = False) -> Document:
+def mutation_document(results: Iterable[Result], *, verbose: bool = False) -> Document:
     """Return which mutants the checks of the cases that passed would have let survive."""
     by_key = {
         (result.kernel, result.case, result.key): msgspec.convert(result.mutation, MutationReport)

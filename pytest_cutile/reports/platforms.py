@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from pytest_cutile.baselines.entries import SpeedBaselines
-from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, Ratio
 from pytest_cutile.baselines.select import stored_us, work_of
 from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.quantities import format_ratio
+from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, Ratio
+from pytest_cutile.quantities import format_ratio, natural_order
 from pytest_cutile.reports.document import (
     Block,
     Column,
@@ -94,7 +94,7 @@ def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> 
     cases: list[ComparedCase] = []
     only = [0] * len(files)
     other_work, untimed = [], []
-    for key in sorted({key for file in files for key in file.entries}, key=_natural_order):
+    for key in sorted({key for file in files for key in file.entries}, key=natural_order):
         having = [place for place, file in enumerate(files) if key in file.entries]
         if len(having) == 1:
             only[having[0]] += 1
@@ -129,12 +129,6 @@ def _short_names(files: Sequence[SpeedBaselines]) -> list[str]:
     return [
         f"{name} #{number}" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)
     ]
-
-
-def _natural_order(key: str) -> list[tuple[int, str]]:
-    """Sort 8192 before 16384."""
-    words = "".join(c if c.isdigit() else f" {c} " for c in key).split()
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
 
 
 def _case(

@@ -28,7 +28,8 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import work_of
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.reports.cases import CaseRow, RunOutcome, Story, cases_of, not_measured
+from pytest_cutile.quantities import natural_order
+from pytest_cutile.reports.cases import CaseRow, FailedTest, RunOutcome, cases_of, not_measured
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.history import HistoryPoint, history_points
 from pytest_cutile.results import Amount, Microseconds, Result, SpeedResult, StaticResult
@@ -37,7 +38,7 @@ from pytest_cutile.speed.measure.timing import bound_of
 from pytest_cutile.static.facts import CaseFacts
 
 Limit = Annotated[float, Meta(gt=0, lt=1e12)]
-_Carrying = TypeVar("_Carrying", "ReportedCase", Story)
+_Carrying = TypeVar("_Carrying", "ReportedCase", FailedTest)
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -162,7 +163,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """Keys of their cases."""
     verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
     """How many results, by gate, architecture and verdict."""
-    failures: tuple[Story, ...] = ()
+    failures: tuple[FailedTest, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -261,7 +262,7 @@ def report_of_run(run: RunOutcome) -> Report:
         unchanged=tuple(sorted({*run.left_out})),
         environment=run.environment,
         verdicts=verdicts,
-        failures=tuple(run.stories),
+        failures=tuple(run.failed_tests),
         not_measured=tuple(NotMeasured(counts=counts, why=why) for counts, why in not_measured(run.results)),
         remarks=tuple(remarks),
     )
@@ -311,7 +312,10 @@ def _report(
     **more: Any,
 ) -> Report:
     cases = tuple(
-        sorted(cases, key=lambda case: (_natural(case.kernel), _natural(case.name), case.arch, case.gpu))
+        sorted(
+            cases,
+            key=lambda case: (natural_order(case.kernel), natural_order(case.name), case.arch, case.gpu),
+        )
     )
     gpus = {case.gpu for case in cases} | {one.gpu for series in history.values() for one in series}
     platforms = {gpu: known for gpu in sorted(gpus) if (known := find_platform(gpu)) is not None}
@@ -342,7 +346,7 @@ def _case(
     history: Iterable[GpuHistory],
     entries: Mapping[str, Mapping[str, StaticEntry]],
 ) -> ReportedCase:
-    arch = row.results[0].arch
+    arch = row.arch
     gpu = next((result.gpu for result in row.results if result.gpu), "")
     own = [series for series in history if series.arch == arch and gpu in ("", series.gpu)]
     figures = next(filter(None, map(_measured_figures, row.results)), None)
@@ -448,8 +452,3 @@ def identifier(*names: str) -> str:
 def _dtype(name: str, figures: Figures | None) -> str:
     found = _DTYPE.search(name)
     return found[0].lower() if found else figures.dtype if figures is not None else ""
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Sort 8192 before 16384."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]

@@ -1,10 +1,12 @@
-"""What the speed gate is given (`SpeedCase`) and what it returns (`SpeedOutcome`)."""
+"""What the speed gate is given (`SpeedCase`), asks fresh processes (`Request`) and says (`SpeedOutcome`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from pytest_cutile.results import Measured, SampleBlock, SpeedResult
 from pytest_cutile.spec import Work
@@ -17,7 +19,10 @@ Launcher = Callable[..., object]
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedCase:
-    """What is measured: a declared kernel's case, or one call of the fixture `perf`."""
+    """What is measured; its methods answer for a case of whose code nothing is known.
+
+    A revision is one of git, or "" for the working tree.
+    """
 
     key: str
     """Key in the baseline file."""
@@ -33,21 +38,48 @@ class SpeedCase:
     declared: frozenset[str] = frozenset()
     """Keys of all cases that the kernel declares; none for a test function."""
     work: Work
-    call: Callable[[], Call]
-    """Makes the inputs; returns the launch to time."""
-    launcher_at: Callable[[str], Launcher | None]
-    """Returns the launcher as of a git revision, or None if that revision lacks it."""
-    fingerprint: Callable[[str], str] | None = None
-    """Returns the fingerprint as of a git revision ("": of the working tree), or raises if it does not
-    compile. None where nobody knows what is compiled before it runs."""
-    source: Callable[[str], str]
-    """Returns the digest of the launcher as written, likewise; "" if the revision lacks it."""
-    compiled_otherwise: Callable[[str], Sequence[str]] | None = None
-    """Returns what the compiler made otherwise than as of a git revision, in words; likewise None."""
-    check: Callable[[], object] | None = None
-    """Compares the result with the reference; run before timing, once in a run."""
     interpreted: bool = False
     """Whether launches are interpreted now: torch does not reach the GPU."""
+
+    def call(self) -> Call:
+        """Make the inputs; return the launch to time."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Compare the result with the reference, before timing and once in a run; a test does so itself."""
+
+    def launcher_at(self, revision: str) -> Launcher | None:
+        """Return the launcher as of a git revision; None if that lacks it."""
+
+    def fingerprint(self, revision: str) -> str:
+        """Return the fingerprint of what is compiled; "" where nobody knows that before it runs.
+
+        Raises:
+            Exception: it does not compile.
+        """
+        del revision
+        return ""
+
+    def source(self, revision: str) -> str:
+        """Return the digest of the launcher as written; "" if the revision lacks it."""
+        del revision
+        return ""
+
+    def compiled_otherwise(self, revision: str) -> Sequence[str]:
+        """Return what the compiler made otherwise than as of a git revision, in words."""
+        del revision
+        return ["not compared: what it launches is known beforehand of a KernelSpec only"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run asks a fresh process to measure of one case."""
+
+    nodeid: str
+    """The test that measures it."""
+    revision: str
+    """The baseline kernel's revision; empty for today's kernel alone."""
+    sustained: bool
+    """Whether the sustained regime is measured, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_cutile.results import SpeedResult
-from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.case import Request, SpeedCase, SpeedOutcome
+from pytest_cutile.speed.comparison import Comparison, Paired
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime, Skipped
@@ -53,6 +53,24 @@ class PendingCase:
         That is bursts, where there is a choice: sustained measurements take ten times as long.
         """
         return self.open_regimes if self.records or self.repeats else self.open_regimes[:1]
+
+    @property
+    def request(self) -> Request:
+        """What the next fresh process is to measure."""
+        comparison = self.comparison
+        needs_sustained = (
+            self.records
+            or Regime.SUSTAINED in self.next_regimes
+            # Both kernels are slower than stored: in which regime, the fresh processes have to confirm.
+            or (comparison is not None and comparison.slower_than_stored([self.screening]) is not None)
+        )
+        # What is to be recorded, and is decided already, needs today's kernel alone.
+        needs_pairs = isinstance(comparison, Paired) and bool(self.regimes or not self.records)
+        return Request(
+            nodeid=self.case.nodeid,
+            revision=comparison.revision if isinstance(comparison, Paired) and needs_pairs else "",
+            sustained=self.screening.sustained is not None and needs_sustained,
+        )
 
     @property
     def measurements(self) -> list[Measurement]:

@@ -1,4 +1,4 @@
-"""What a run asks its fresh processes, and what they answer: by files in one folder.
+"""What a run asks its fresh processes, and what they answer: by files in one folder, a message in each.
 
 For process 1 the run writes `1.requests.json`, the process `1.measured.jsonl` (a line for each case), and its
 server `1.ended` when the process has ended.
@@ -10,25 +10,17 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from pytest_cutile.speed.case import Request
 from pytest_cutile.speed.measure.blocks import validate
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.verdicts import Reason
 
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run asks of one case."""
-
-    nodeid: str
-    """The test that measures it."""
-    revision: str
-    """The baseline kernel's revision; empty for today's kernel alone."""
-    sustained: bool
-    """Whether the sustained regime is measured, too."""
+_Message = TypeVar("_Message")
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
@@ -83,6 +75,29 @@ def _read(answer: Answer, like: Measurement) -> Measurement | MeasurementFailed:
     return measurement
 
 
+def write_message(path: Path, message: object) -> None:
+    """Write a message for another process, which finds all of it or nothing."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(msgspec.json.encode(message))
+    unfinished.rename(path)
+
+
+def read_message(path: Path, kind: type[_Message]) -> _Message | None:
+    """Return the message in a file; None if there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+
+
+def take_message(path: Path, kind: type[_Message]) -> _Message | None:
+    """Return the message in a file, and remove that; None if there is none."""
+    message = read_message(path, kind)
+    if message is not None:
+        path.unlink()
+    return message
+
+
 @dataclass(frozen=True)
 class ProcessFiles:
     """How a run and one of its fresh processes talk."""
@@ -91,12 +106,11 @@ class ProcessFiles:
     number: int
 
     def ask(self, requests: Mapping[str, Request]) -> None:
-        self._write("requests.json", msgspec.json.encode(requests))
+        write_message(self._path("requests.json"), requests)
 
     def requests(self) -> dict[str, Request] | None:
         """Return what is asked, by the keys of cases; None as long as nothing is."""
-        path = self._path("requests.json")
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Request]) if path.exists() else None
+        return read_message(self._path("requests.json"), dict[str, Request])
 
     def answer(self, answer: Answer) -> None:
         with self._path("measured.jsonl").open("ab") as file:
@@ -112,20 +126,14 @@ class ProcessFiles:
         return answers
 
     def end(self, exit_code: int) -> None:
-        self._write("ended", b"%d" % exit_code)
+        write_message(self._path("ended"), exit_code)
 
     def exit_code(self) -> int | None:
         """Return the exit code of the process; None while it runs."""
-        path = self._path("ended")
-        return int(path.read_text()) if path.exists() else None
+        return read_message(self._path("ended"), int)
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{self.number}.{name}"
-
-    def _write(self, name: str, content: bytes) -> None:
-        unfinished = self._path("unfinished")
-        unfinished.write_bytes(content)
-        unfinished.rename(self._path(name))
 
 
 class RequestedCases:

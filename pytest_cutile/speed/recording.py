@@ -210,9 +210,7 @@ def source_of(case: SpeedCase, revision: str = "") -> str:
     return _digest(case.source, revision)
 
 
-def _digest(make: Callable[[str], str] | None, revision: str) -> str:
-    if make is None:
-        return ""
+def _digest(make: Callable[[str], str], revision: str) -> str:
     try:
         return make(revision)
     except Exception:  # noqa: BLE001 - no compiler, or code that another gate or the measurement reports

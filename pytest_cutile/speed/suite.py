@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -19,36 +19,13 @@ from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.speed.protocol import Request
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
-
-@dataclass(frozen=True, kw_only=True)
-class CaseRequest:
-    """What a fresh process is to measure of one case."""
-
-    case: SpeedCase
-    screening: Measurement
-    """Says what does not change: GPU, work, limits."""
-    revision: str
-    """The baseline kernel's revision, to be interleaved; empty for today's kernel alone."""
-    sustained: bool
-    """Whether the sustained regime is measured, too."""
-
-    @property
-    def key(self) -> str:
-        return self.case.key
-
-    @property
-    def request(self) -> Request:
-        return Request(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
-
-
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
-MeasureAgain: TypeAlias = Callable[[Sequence[CaseRequest], int], Sequence[Measured]]
-"""Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is
-missing was lost with the process."""
+MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], int], Sequence[Measured]]
+"""Measures the `request` of each case once in each of so many fresh processes; returns what each process
+measured, by key. What is missing was lost with the process."""
 
 
 class SpeedSuite:
@@ -212,7 +189,7 @@ class SpeedSuite:
 
 
 def _measure(live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:
-    for measured in measure_again([_request(case) for case in live], processes):
+    for measured in measure_again(live, processes):
         for case in live:
             if case.outcome is not None:
                 continue
@@ -259,30 +236,10 @@ def _needs_processes(case: PendingCase, done: int) -> bool:
     return bool(case.open_regimes) if done and isinstance(case.comparison, Paired) else not done
 
 
-def _request(case: PendingCase) -> CaseRequest:
-    comparison = case.comparison
-    needs_sustained = (
-        case.records
-        or Regime.SUSTAINED in case.next_regimes
-        # Both kernels are slower than stored: in which regime, the fresh processes have to confirm.
-        or (comparison is not None and comparison.slower_than_stored([case.screening]) is not None)
-    )
-    # What is to be recorded, and is decided already, needs today's kernel alone.
-    needs_pairs = isinstance(comparison, Paired) and bool(case.regimes or not case.records)
-    return CaseRequest(
-        case=case.case,
-        screening=case.screening,
-        revision=comparison.revision if isinstance(comparison, Paired) and needs_pairs else "",
-        sustained=case.screening.sustained is not None and needs_sustained,
-    )
-
-
 def _compiled_otherwise(case: SpeedCase, comparison: Comparison) -> Sequence[str]:
     """Return what the compiler made otherwise than in the baseline's commit, or why nobody knows."""
     if not isinstance(comparison, Paired):
         return ()
-    if case.compiled_otherwise is None:
-        return ["not compared: what it launches is known beforehand of a KernelSpec only"]
     try:
         return case.compiled_otherwise(comparison.revision)
     except Exception as error:  # noqa: BLE001 - an explanation that fails must not hide what it explains

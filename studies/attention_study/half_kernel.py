@@ -91,6 +91,37 @@ def half_attention(
     return o
 
 
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+SUMMED = 16
+"""Products that one instruction of the tensor cores sums before float16 rounds (PTX ISA: k16 of f16)."""
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False) -> torch.Tensor:
+    """Follow the formula, and add up products as the tensor cores do: every sum so far is rounded."""
+    import torch
+
+    scores = _add_up(q / math.sqrt(q.shape[-1]), k.transpose(-1, -2))
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return _add_up(torch.softmax(scores, -1), v)
+
+
+def _add_up(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return `a @ b`, summed over `SUMMED` products at a time."""
+    total = a[..., :SUMMED] @ b[..., :SUMMED, :]
+    for first in range(SUMMED, a.shape[-1], SUMMED):
+        part = slice(first, first + SUMMED)
+        total = total + a[..., part] @ b[..., part, :]
+    return total
+
+
 SPEC = declare(
-    "half_attention", half_attention, [case(130, h=2), case(150, h=2, d=64, causal=True)], mid="float16"
+    "half_attention",
+    half_attention,
+    [case(130, h=2), case(150, h=2, d=64, causal=True)],
+    reference=reference,
+    mid="float16",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernels._dtypes import SHORT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.spec import Case
-from studies.attention_study import launching
+from studies.attention_study import half_kernel, launching
 from studies.running.attention import case
 from studies.running.files import drawing, origin
 from studies.running.peers import BACKENDS, SDPA, UNFUSED, backend_attention
@@ -52,8 +52,7 @@ def _tiled(tile_m: int, tile_n: int) -> Contender:
 
 
 OURS = Contender(name="cutile sdpa", launch=launching.attend)
-HALF = Contender(name="cutile sdpa, float16 sums", launch=_in_half, is_peer=True)
-"""Compared coarsely, because the study's reference knows no sums in float16; its own spec gates it."""
+HALF = Contender(name="cutile sdpa, float16 sums", launch=_in_half, spec=half_kernel.SPEC)
 FUSED = [backend_attention(backend) for backend in BACKENDS if backend != "MATH"]
 MATH = backend_attention("MATH")
 TILED = {tiles: _tiled(*tiles) for tiles in TILES}

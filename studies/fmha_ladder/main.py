@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_cutile import Case
-from pytest_cutile.baselines.published import DOCUMENT
+from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.speed.measure.timing import Regime
 from research.published_figures import LADDER_GB10

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernels import fmha
-from pytest_cutile.baselines.published import DOCUMENT
+from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.speed.measure.timing import Regime
 from research.published_figures import FMHA_B300, FMHA_GB10

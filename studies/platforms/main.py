@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.baselines.store import read_speed, speed_files
+from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.quantities import format_ratio, format_share
-from pytest_cutile.reports.html.platforms import render_page, render_svg
+from pytest_cutile.reports.html.platforms import render_svg
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.platforms import (
     ComparedCase,
@@ -75,7 +75,6 @@ def pages(paths: Sequence[Path]) -> Mapping[str, str]:
     comparison = compare(paths)
     return {
         "platforms.md": page(comparison),
-        "platforms.html": render_page(comparison),
         "platforms.svg": render_svg(comparison),
         "rows.json": to_json(document(comparison)),
         "rows.csv": rows_csv(comparison),

@@ -38,12 +38,19 @@ def work(*, b: int, h: int, n: int, d: int, dtype: str, causal: bool) -> Work:
     return fmha.work(b=b, h=h, h_kv=h, m=n, n=n, d=d, dtype=dtype, causal=causal)
 
 
-def declare(name: str, launch: Callable[..., Any], cases: list[Case], **check: Any) -> KernelSpec:
+def declare(
+    name: str,
+    launch: Callable[..., Any],
+    cases: list[Case],
+    *,
+    reference: Callable[..., Any] = fmha.reference,
+    **check: Any,
+) -> KernelSpec:
     """Return the declaration of a launcher of q, k, v and `causal`; `check` is the spec's."""
     return KernelSpec(
         name=name,
         launch=launch,
-        reference=fmha.reference,
+        reference=reference,
         inputs=inputs,
         work=work,
         reduction=lambda n, d, **_: max(d, n),

@@ -84,6 +84,7 @@ def _csv_lines(row: TimedRow) -> Iterator[dict[str, Any]]:
                 "contender": row.contender,
                 "beside": row.beside,
                 "regime": regime.value,
+                "on_stream": bool(row.why_on_stream),
                 "us_per_launch": timing.us,
                 "tflops": timing.tflops,
                 "gb_per_s": timing.gb_per_s,
@@ -106,6 +107,12 @@ def origin(record: Record) -> str:
     ]
     lines += [f"Not there: {name}: {why}." for name, why in record.missing.items()]
     lines += [f"Not timed: {key}: {why}" for key, why in record.errors.items()]
+    lines += [
+        f"Timed on a stream, as was what it is compared with, so its ratio alone counts: {row.key}: "
+        f"{row.why_on_stream}"
+        for row in record.rows
+        if row.why_on_stream
+    ]
     return "\n\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import math
 from typing import TYPE_CHECKING, Any
 
+from studies.running.attention import case, declare
 from studies.running.study import Contender
 from tools.suite._peers import has_tilegym
 
@@ -79,7 +80,13 @@ def missing(library: str) -> str:
 
 
 SDPA = Contender(name="SDPA auto", launch=torch_attention, is_peer=True)
-UNFUSED = Contender(name="unfused", launch=unfused_attention, is_peer=True)
+UNFUSED = Contender(
+    name="unfused",
+    launch=unfused_attention,
+    is_peer=True,
+    spec=declare("unfused", unfused_attention, [case(130, h=2), case(130, h=2, causal=True)], mid="float16"),
+)
+"""For float16: scores are rounded to it in memory."""
 CAUSAL_SDPA = Contender(name="PyTorch SDPA", launch=causal_attention, is_peer=True)
 TILEGYM = Contender(
     name="TileGym",

@@ -17,12 +17,13 @@ from pytest_cutile.quantities import counted, format_time
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.speed.measure.blocks import measure
-from pytest_cutile.speed.measure.call import Call
-from pytest_cutile.speed.measure.timing import Launch, Timer
+from pytest_cutile.speed.measure.call import Call, MeasurementFailed
+from pytest_cutile.speed.measure.timing import Launch, Measurement, Timer, Uncapturable
 from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
 from pytest_cutile.tensors.trees import map_tensors
 from studies.running.files import read_record, store_record, write_pages
 from studies.running.study import Record, Row, Study, TimedRow, timed_row
+from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_launch
 from tools.gpu_runs.gpu_state import free_memory
 from tools.gpu_runs.inputs import as_arguments
@@ -126,6 +127,7 @@ def _line(row: Row, outcome: TimedRow | str) -> str:
     text = f"{row.key}: {format_time(timing.us)}"
     rate = timing.tflops if outcome.bound == "TFLOPS" else timing.gb_per_s
     text += f", {rate:.4g} {outcome.bound}" if rate else ""
+    text += ", on a stream" if outcome.why_on_stream else ""
     return text + (f", {timing.speedup:.3f} x {outcome.beside}" if timing.speedup else "")
 
 
@@ -153,19 +155,31 @@ def _time_rows(
 
 
 def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, sustained: bool) -> TimedRow | str:
+    """Time a row; where no CUDA graph can be made of it, on a stream, as what it is compared with."""
     prepared.check(row)
     args, kwargs = as_arguments(prepared.inputs)
-    measurement = measure(
-        timer,
-        row.key,
-        prepared.spec.work_of(row.case),
-        _BoundCall(row.contender.on, args, kwargs),
-        baseline=row.beside.on if row.beside else None,
-        sustained=sustained,
-    )
+
+    def measure_by(timer: Timer) -> Measurement:
+        return measure(
+            timer,
+            row.key,
+            prepared.spec.work_of(row.case),
+            _BoundCall(row.contender.on, args, kwargs),
+            baseline=row.beside.on if row.beside else None,
+            sustained=sustained,
+        )
+
+    why_on_stream = ""
+    try:
+        measurement = measure_by(timer)
+    except MeasurementFailed as error:
+        if not isinstance(error.__cause__, Uncapturable):
+            raise
+        why_on_stream = f"{error.__cause__}".partition("\n")[0]
+        measurement = measure_by(StreamTimer(timer))
     if measurement.problems:
         return f"the GPU was disturbed: {'; '.join(measurement.problems)}"
-    return timed_row(row, measurement)
+    return timed_row(row, measurement, why_on_stream=why_on_stream)
 
 
 class _BoundCall(Call):
@@ -201,7 +215,10 @@ class _PreparedCase:
         return self.spec.reference(*args, **kwargs)
 
     def check(self, row: Row) -> None:
-        """Compare a contender with the reference: our own by the gate's bounds, where that is affordable.
+        """Compare a contender with the reference: by the gate's bounds, or coarsely.
+
+        The gate's bounds are for contenders with a spec of their own, in a few parts of large cases, and for
+        our own kernels where that is affordable.
 
         Raises:
             ValueError: It is wrong.
@@ -210,7 +227,8 @@ class _PreparedCase:
         args, kwargs = as_arguments(self.inputs)
         contender, work = row.contender, self.spec.work_of(self.case)
         is_affordable = work.flops <= GATE_CHECK_FLOPS and work.bytes <= GATE_CHECK_BYTES
-        if not contender.is_peer and is_affordable:
-            check_launch(replace(self.spec, launch=contender.launch), self.case, args, kwargs)
+        if contender.spec or (is_affordable and not contender.is_peer):
+            spec = replace(contender.spec or self.spec, launch=contender.launch)
+            check_launch(spec, self.case, args, kwargs, sampled=not is_affordable)
         elif said := contender.difference(contender.launch(*args, **kwargs), self.expected, self.inputs):
             raise ValueError(f"it is wrong: {said}")

@@ -23,6 +23,9 @@ class Contender:
     """Takes the arguments that the spec's `inputs` makes."""
     is_peer: bool = False
     """Whether it is another library's: compared coarsely, because its precision is its own business."""
+    spec: KernelSpec | None = None
+    """Declares its own arithmetic, by reference and check, where it rounds more than the study's spec says.
+    The gate's bounds then follow from this spec, for a peer too."""
     missing: str = ""
     """Why it cannot be timed here; empty if it can."""
     bind: Callable[..., Launch] | None = None
@@ -97,6 +100,9 @@ class TimedRow:
     clock_mhz: float | None
     sustained_clock_mhz: float | None
     sustained_watts: float | None
+    why_on_stream: str = ""
+    """Why it was timed on a stream and not in a CUDA graph: of its times, the speed-up alone can be compared
+    with those of other rows. Empty where it was captured."""
 
     def timing(self, regime: Regime) -> Timing | None:
         return self.burst if regime is Regime.BURST else self.sustained
@@ -110,7 +116,9 @@ class TimedRow:
         return timing
 
 
-def timed_row(row: Row, measurement: Measurement) -> TimedRow:
+def timed_row(row: Row, measurement: Measurement, *, why_on_stream: str = "") -> TimedRow:
+    """Return a row as it is stored."""
+
     def timing(regime: Regime) -> Timing | None:
         us = measurement.us(regime)
         if us is None:
@@ -141,6 +149,7 @@ def timed_row(row: Row, measurement: Measurement) -> TimedRow:
         clock_mhz=measurement.clock_mhz,
         sustained_clock_mhz=sustained.current_clock_mhz if sustained else None,
         sustained_watts=sustained.current_watts if sustained else None,
+        why_on_stream=why_on_stream,
     )
 
 

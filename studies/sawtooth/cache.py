@@ -3,7 +3,8 @@
 The L2 is a fully associative cache that evicts what was used longest ago (LRU). Blocks run in step: in each
 step all blocks take their next keys, and those that take the same keys load them once. Keys and values come
 in chunks; queries and results pass through once. What real caches do besides is left out: sets, other
-policies of eviction, blocks that drift apart.
+policies of eviction, blocks that drift apart. So the misses are the fewest to expect: an H100 reads several
+times as much (README.md, "Model and counters").
 
 On GPUs of two partitions, each with its own L2, both may hold a copy of what all blocks read: NVIDIA says of
 the A100 that each partition caches data for the multiprocessors that are connected to it ("NVIDIA A100 Tensor

@@ -1,16 +1,12 @@
 """Test the cache model with hardware counters: `python -m studies.sawtooth.counters [--output DIR]`.
 
-Needs Nsight Compute (`ncu`) on the PATH, and a GPU whose counters may be read:
-https://developer.nvidia.com/ERR_NVGPUCTRPERM.
+Needs Nsight Compute (`ncu`), and a GPU whose counters may be read; without either it says what helps.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.platforms.lookup import find_platform, gpu_slug
+from pytest_cutile.profiling.counters import KernelCounters
+from pytest_cutile.profiling.ncu import ProfilingError, collect, find_ncu
 from pytest_cutile.spec import Case
 from pytest_cutile.tensors.seeded import MakeTensor
 from studies.running.attention import case
@@ -41,30 +39,6 @@ CONTENDERS = {contender.name: contender for contender in (IN_ORDER, TURNING)}
 TIMEOUT_S = 120.0
 
 
-def ncu_counters(command: Sequence[str], metrics: Sequence[str]) -> list[dict[str, str]]:
-    """Run a command under Nsight Compute; return the counters of each launch that it lets the profiler see.
-
-    Caches are flushed before each pass, and clocks are left as they are.
-
-    Raises:
-        RuntimeError: There are no counters; the message is what ncu said last.
-    """
-    how = ["--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"]
-    how += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(metrics)]
-    done = subprocess.run(  # noqa: S603
-        ["ncu", *how, *command],  # noqa: S607
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    table = list(csv.reader(line for line in done.stdout.splitlines() if line.startswith('"')))
-    if len(table) < 3:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise RuntimeError(said[-1] if said else f"ncu ended with {done.returncode}")
-    return [dict(zip(table[0], values, strict=False)) for values in table[2:]]  # the second line holds units
-
-
 def launch_once(length: int, name: str) -> None:
     """Launch a contender, and let the profiler see the second launch: the first one compiles."""
     import torch
@@ -79,16 +53,10 @@ def launch_once(length: int, name: str) -> None:
     torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
-def counted(counters: Mapping[str, str], metric: str) -> float | None:
-    """Return a counter as a number; None where this GPU has none of that name."""
-    text = counters.get(metric, "").replace(",", "")
-    return float(text) if text[:1].isdigit() else None
-
-
-def compared(own: Case, name: str, gpu_name: str, counters: Mapping[str, str]) -> dict[str, Any]:
+def compared(own: Case, name: str, gpu_name: str, counters: KernelCounters) -> dict[str, Any]:
     """Return what was counted for a launch beside what the model predicts, in bytes."""
     made: dict[str, Any] = {"case": own.name, "contender": name, "kv_mib": kv_mib(own)}
-    made |= {metric: counted(counters, metric) for metric in METRICS}
+    made |= {metric: counters.values.get(metric) for metric in METRICS}
     gpu = find_platform(gpu_name)
     if gpu is not None and gpu.cuda_reports is not None:
         for copies in (1, 2):
@@ -148,8 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.one:
         launch_once(int(options.one[0]), options.one[1])
         return 0
-    if shutil.which("ncu") is None:
-        raise SystemExit("ncu is not on the PATH: it comes with Nsight Compute and with the CUDA toolkit")
+    try:
+        find_ncu()
+    except ProfilingError as error:
+        raise SystemExit(f"{error}") from error
     from pytest_cutile.gpu.nvml import find_gpu
 
     gpu_name = find_gpu().name
@@ -162,8 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in CONTENDERS:
             command = [sys.executable, "-m", "studies.sawtooth.counters", "--one", f"{length}", name]
             try:
-                results.append(compared(case(length), name, gpu_name, ncu_counters(command, METRICS)[-1]))
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                *_, last = collect(command, sections=(), metrics=METRICS, timeout_s=TIMEOUT_S)
+                results.append(compared(case(length), name, gpu_name, last))
+            except ProfilingError as error:
                 errors[f"{name}[{length}]"] = str(error)
             (folder / "counters.json").write_text(json.dumps([results, errors], indent=1), encoding="utf-8")
             (folder / "counters.md").write_text(page(gpu_name, results, errors), encoding="utf-8")

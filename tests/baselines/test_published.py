@@ -4,8 +4,8 @@ import pytest
 
 from pytest_cutile.baselines.entries import Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, speed_path
-from pytest_cutile.baselines.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.platforms.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from research.published_baselines import published_files, with_published
 from research.published_figures import (
     FMHA_B300,
@@ -120,8 +120,8 @@ def test_platforms_are_in_the_table_of_limits():
 def test_the_memory_of_b300_is_what_cuda_reports():
     b300 = find_platform(B300)
     assert b300 is not None
-    assert b300.memory == "288 GB HBM3e"
     assert b300.cuda_reports is not None
+    assert b300.memory == "288 GB HBM3e"
     assert b300.cuda_reports.memory_gib * 2**30 == pytest.approx(288e9, rel=1e-3)
 
 

@@ -13,6 +13,7 @@ from pytest_cutile.interpreter import Options, Run, interpret
 from pytest_cutile.interpreter.formatting import show_tile
 from tests.interpreter import faulty_kernels as kernels
 from tests.interpreter.test_faults import N, launch, line_of, vector
+from tests.pages import ROOT, files_of
 
 FILE = "interpreter/faulty_kernels.py"
 
@@ -345,19 +346,17 @@ def test_faults_are_the_same_when_writers_are_followed() -> None:
 
 
 def test_the_script_of_the_docs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "how-to" / "interpret-without-a-gpu.md").read_text()
-    section = text.partition("## Outside pytest")[2].partition("\n## ")[0]
-    script = [line[4:] for line in section.splitlines() if not line or line.startswith("    ")]
+    page = "docs/how-to/interpret-without-a-gpu.md"
     file = tmp_path / "invert.py"
-    file.write_text("\n".join(script).strip() + "\n")
+    file.write_text(files_of(page)[file.name])
     runpy.run_path(str(file))
     printed = capsys.readouterr().out
     for expected in (
-        f"load at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
+        f"load at {file}:11:9: tile<64xf32> in block (0, 0, 0)",
         "division makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
         "invert_kernel wrote Y[70] last in block (1, 0, 0)",
         "nothing has written 58 of 250 elements of y, [192] first, [249] last",
     ):
         assert expected in printed
     for name in Options.__dataclass_fields__:
-        assert f"| `{name}=" in section
+        assert f"| `{name}=" in (ROOT / page).read_text()

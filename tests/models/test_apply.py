@@ -9,6 +9,7 @@ import torch
 from models import apply, build
 from models.errors import Unsupported
 from models.patch.common import replace_norms
+from models.patch.projections import project_together
 
 DENSE = {
     "rms_norm": 5,
@@ -102,6 +103,104 @@ def test_an_operation_can_be_left_as_it_is(kept, operators, tiny):
         assert (model.config._attn_implementation == "cutile") == (kept != "attention")
 
 
+# -- projections of the same input ------------------------------------------------------------------
+
+
+def storages_of(model):
+    return {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in model.parameters()}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_fused_weights_are_the_same_parameters_and_are_held_once(name):
+    model = build(name)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    parameters, held = dict(model.named_parameters()), sum(storages_of(model).values())
+    with apply(model):
+        joined = storages_of(model)
+        assert len(joined) < len(parameters)
+        assert sum(joined.values()) == held
+    assert storages_of(model) == joined
+    with apply(model):  # moves nothing
+        assert storages_of(model) == joined
+    after = dict(model.named_parameters())
+    assert all(after[name] is parameter for name, parameter in parameters.items())
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+def test_a_model_with_fused_weights_is_saved_and_moved_as_any_other(tmp_path):
+    model = build("tiny-qwen2")
+    apply(model).restore()
+    model.save_pretrained(tmp_path)
+    loaded = build("tiny-qwen2", weights=str(tmp_path)).state_dict()
+    assert all(torch.equal(weight, loaded[name]) for name, weight in model.state_dict().items())
+    moved = model.half()
+    with apply(moved):
+        attention = moved.model.layers[0].self_attn
+        x = torch.ones(1, 256, dtype=torch.float16)
+        torch.testing.assert_close(attention.project(x)[1], attention.k_proj(x))
+
+
+def test_queries_and_latents_of_deepseek_are_one_product(tiny):
+    model = tiny("tiny-deepseek-v2")
+    x = torch.randn(3, 128).bfloat16()
+    with apply(model):
+        attention = model.model.layers[0].self_attn
+        q, latent = attention.project(x)
+        assert q.untyped_storage().data_ptr() == latent.untyped_storage().data_ptr()
+        torch.testing.assert_close(latent, attention.kv_a_proj_with_mqa(x))
+        torch.testing.assert_close(q, attention.q_proj(x))
+
+
+def test_without_fusing_no_weight_is_moved():
+    model = build("tiny-llama")
+    before = storages_of(model)
+    with apply(model, fuse_linear=False):
+        assert storages_of(model) == before
+    with apply(model, attention=False, rope=False):
+        attention = model.model.layers[0].self_attn
+        assert attention.k_proj.weight.data_ptr() in before
+        assert not hasattr(attention, "project")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_fused_product_is_that_of_each_layer(dtype, bias):
+    layers = [torch.nn.Linear(48, n, bias=bias, dtype=dtype) for n in (64, 16, 16)]  # grouped queries
+    x = torch.randn(2, 5, 48).to(dtype)
+    expected = [layer(x) for layer in layers]
+    for got, wanted in zip(project_together(layers, fuse=True)(x), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert len({layer.weight.untyped_storage().data_ptr() for layer in layers}) == 1
+
+
+def test_layers_with_adapters_hooks_or_some_biases_keep_their_own_products():
+    class Adapted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    hooked = torch.nn.Linear(4, 4)
+    hooked.register_forward_hook(lambda _module, _args, output: output + 1)
+    x = torch.randn(3, 4)
+    for other in (Adapted(4, 4), hooked, torch.nn.Linear(4, 4, bias=False)):
+        layers = [torch.nn.Linear(4, 2), other]
+        fused = project_together(layers, fuse=True)(x)
+        assert all(torch.equal(a, layer(x)) for a, layer in zip(fused, layers, strict=True))
+        assert layers[0].weight.untyped_storage().nbytes() == 2 * 4 * 4
+
+
+def test_without_a_gpu_the_first_kernel_says_how_it_is_interpreted(tiny, monkeypatch):
+    def no_gpu():
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", no_gpu)
+    model = tiny("tiny-qwen2")
+    with (
+        apply(model),
+        pytest.raises(RuntimeError, match=r"rms_norm: there is no GPU .*interpreter\.interpret\(arch\)"),
+    ):
+        model(torch.arange(3)[None])
+
+
 # -- refused ----------------------------------------------------------------------------------------
 
 
@@ -113,7 +212,7 @@ def refuse(model, message, **choices):
 
 
 def test_another_version_of_transformers(monkeypatch, tiny):
-    monkeypatch.setattr(sys.modules["models.apply"], "TESTED_VERSIONS", ("4.57.0",))
+    monkeypatch.setattr(sys.modules["models.replaced"], "TESTED_VERSIONS", ("4.57.0",))
     refuse(tiny("tiny-qwen2"), r"tested with transformers 4\.57\.0, and this is 5\.17\.0")
 
 

@@ -16,8 +16,11 @@ from models import contenders, tables
 from models.__main__ import main, parse, shape_of
 from models.bench import divergence, run_bench
 from models.breakdown import KernelRun, break_down, kernel_names
+from models.check.__main__ import main as check
 from models.contenders import OURS, REFERENCE, Contender, TileGym, pytorch, sharing_weights
+from models.generate import Generation, generate
 from models.records import Mode, Record, Round, Row, Shape
+from models.weights import build, make_config
 
 SHAPE = Shape(batch=2, prompt=6, new_tokens=3)
 
@@ -74,7 +77,12 @@ def test_rounds_are_interleaved_and_a_contender_that_fails_leaves_the_others_alo
         say=said.append,
         store=lambda record: stored.append(sum(len(row.rounds) for row in record.rows)),
     )
-    assert record.missing == {"bad": "RuntimeError: no kernel for this model"}
+    assert record.problems == {"bad, eager": "RuntimeError: no kernel for this model"}
+    assert [cells[:3] for cells in tables.cells(record)] == [
+        ("SDPA", "eager", "2000"),
+        ("broken", "eager", "not measured"),
+        ("ours", "eager", "2000"),
+    ]
     rounds = [line.split(": ")[1] for line in said if "round" in line]
     assert rounds == ["sdpa, eager", "ours, eager", "ours, eager", "sdpa, eager"]
     assert stored == [0, 0, 0, 1, 2, 3, 4]
@@ -83,6 +91,125 @@ def test_rounds_are_interleaved_and_a_contender_that_fails_leaves_the_others_alo
     assert own.token_ms == pytest.approx(1.0)
     assert own.rate(SHAPE) == pytest.approx(6 / 3e-3)
     assert (own.kl, own.top1) == (0.0, 1.0)
+
+
+def run_quietly(model, compared, **options):
+    run = {"rounds": 2, "graphs": False, "profiled": False, "say": lambda _: None, **options}
+    return run_bench(model, record_of(), compared, FakeClock(), **run)
+
+
+def named(*names):
+    return [each for each in contenders.contenders() if each.name in names]
+
+
+def test_naive_generates_as_transformers_does_and_has_no_graph(qwen2, monkeypatch):
+    captured = []
+
+    def capture(generation):
+        captured.append(generation)
+
+    monkeypatch.setattr(Generation, "capture", capture)
+    record = run_quietly(qwen2, named("naive", REFERENCE), rounds=0, graphs=True)
+    assert [row.key for row in record.rows] == ["naive, eager", "sdpa, eager", "sdpa, graph"]
+    assert len(captured) == 1
+    naive, sdpa = run_quietly(qwen2, named("naive", REFERENCE)).measured
+    assert (len(naive.rounds), naive.kl, naive.top1) == (len(sdpa.rounds), 0.0, 1.0)
+
+
+def test_weights_are_moved_before_anything_is_captured():
+    model = build("tiny-qwen2")
+    weight, addresses = model.model.layers[0].self_attn.k_proj.weight, []
+    before = weight.data_ptr()
+
+    @contextmanager
+    def recorded(model):
+        addresses.append(weight.data_ptr())
+        yield model
+
+    compared = [Contender(name=REFERENCE, title="SDPA", active=recorded), *named(OURS)]
+    run_quietly(model, compared)
+    assert len(addresses) == 3
+    assert {*addresses} == {weight.data_ptr()} != {before}
+
+
+def test_torch_compile_makes_the_steps_and_not_the_prefill(qwen2, monkeypatch):
+    lengths = []
+
+    def compile_(forward, **_):
+        def run(**inputs):
+            lengths.append(inputs["input_ids"].shape[1])
+            return forward(**inputs)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    record = run_quietly(qwen2, named("compiled", REFERENCE), rounds=1)
+    assert [row.contender for row in record.measured] == [REFERENCE, "compiled"]
+    assert lengths == [1] * 3  # one to prepare, two of a round
+
+
+def test_a_failed_compilation_or_capture_is_a_row_with_its_reason(qwen2, monkeypatch):
+    def compile_(_forward, **_):
+        def fail(**_):
+            raise torch._dynamo.exc.InternalTorchDynamoError("no such operation\nat line 3")
+
+        return fail
+
+    def capture(_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr(Generation, "capture", capture)
+    record = run_quietly(qwen2, named("compiled", REFERENCE), graphs=True)
+    assert record.problems == {
+        "sdpa, graph": "RuntimeError: operation not permitted when stream is capturing",
+        "compiled, eager": "InternalTorchDynamoError: no such operation",
+    }
+    assert [row.key for row in record.measured] == ["sdpa, eager"]
+
+
+def test_a_contender_that_fails_in_a_round_keeps_what_was_measured_and_has_no_further_ones(qwen2):
+    runs = itertools.count()
+
+    @contextmanager
+    def later(model):
+        if next(runs) == 2:  # the first prepares
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        yield model
+
+    compared = [Contender(name="bad", title="bad", active=later), *named(REFERENCE)]
+    bad, sdpa = run_quietly(qwen2, compared, rounds=4).rows
+    assert (len(bad.rounds), len(sdpa.rounds)) == (1, 4)
+    assert bad.problem == "OutOfMemoryError: CUDA out of memory"
+
+
+def test_an_interrupted_run_keeps_its_rounds(qwen2):
+    class Stopped(FakeClock):
+        def mark(self):
+            if self.now > 0.005:
+                raise KeyboardInterrupt
+            return super().mark()
+
+    record = record_of()
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(qwen2, record, named(REFERENCE), Stopped(), graphs=False, say=lambda _: None)
+    (row,) = record.measured
+    assert len(row.rounds) == 1
+    assert qwen2.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-deepseek-v2"])
+def test_a_step_of_transformers_compiles_whole(name, monkeypatch):
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda *args, **kwargs: compile_(*args, **kwargs, backend="eager", fullgraph=True)
+    )
+    model = build(name, dtype=torch.float32)
+    prompt = torch.randint(0, 256, (2, 9))
+    expected, compiled = (Generation(model, prompt, new_tokens=4, compiled=each) for each in (False, True))
+    assert [*generate(expected)] == [*generate(compiled)]
+    assert torch.equal(expected.tokens, compiled.tokens)
 
 
 def test_the_same_cache_is_filled_anew_by_every_contender(qwen2):
@@ -110,7 +237,7 @@ def test_without_tilegym_its_row_says_so(qwen2):
         profiled=False,
         say=lambda _: None,
     )
-    assert "tilegym" in record.missing["tilegym"]
+    assert record.problems == {"tilegym, eager": "ModuleNotFoundError: No module named 'tilegym'"}
 
 
 def test_what_tilegym_replaces_is_put_back(qwen2, monkeypatch):
@@ -178,7 +305,14 @@ def measured_record() -> Record:
         [KernelRun("fmha_kernel_Kt2_A4bf16_1s1", 300.0), KernelRun("void gemm(int)", 700.0)], names=["fmha"]
     )
     own.decode = break_down([KernelRun("fmha_kernel", 4000.0)], names=["fmha"])
-    record.missing["naive"] = "out of memory: about 90 GB of 80 GB"
+    record.rows.append(
+        Row(
+            contender="eager-attention",
+            title="eager attention",
+            mode=Mode.EAGER,
+            problem="out of memory: about 90 GB of 80 GB",
+        )
+    )
     return record
 
 
@@ -187,7 +321,8 @@ def test_the_page_has_the_table_the_goal_the_kernels_and_what_was_published():
     for text in (
         "| ours | graph | 121.9 | 2 % | 510 | 5 | 1.600 | 30.0 |",
         "goal on an H200: 6 ms a token; 5 ms: reached",
-        "Not measured: naive: out of memory: about 90 GB of 80 GB.",
+        "| eager attention | eager | not measured | - |",
+        "Not measured: eager-attention, eager: out of memory: about 90 GB of 80 GB.",
         "prefill: our kernels have 30 % of the GPU's time and 50 % of its launches",
         "decode, graph: our kernels have 100 % of the GPU's time and 100 % of its launches",
         "no kernel runs for 20 % of the time",
@@ -216,13 +351,26 @@ def test_without_a_gpu_large_models_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match=r"needs a GPU, and there is none\. .*tiny-qwen2"):
         main(["bench", "qwen2-7b"])
+    with pytest.raises(SystemExit, match=r"qwen2-7b: needs a GPU, and there is none"):
+        check(["tiny-qwen2", "qwen2-7b"])
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path):
+    make_config("tiny-llama").save_pretrained(tmp_path)
+    folder = tmp_path / "bench"
+    with pytest.raises(
+        SystemExit, match=r"tiny-qwen2: .* of the architecture llama, but tiny-qwen2 is qwen2"
+    ):
+        main(["bench", "tiny-qwen2", "--model", str(tmp_path), "--output", str(folder)])
+    assert not folder.exists()
 
 
 def test_bad_options_are_refused(capsys):
     for options, message in (
-        (["bench", "qwen2-7b", "--only", "sdpa,our"], "unknown: our; known: naive, sdpa"),
+        (["bench", "qwen2-7b", "--only", "sdpa,our"], "unknown: our; known: naive, eager-attention, sdpa"),
         (["bench", "qwen2-7b", "--prompt", "0"], "no integer of at least 1"),
         (["bench", "qwen3"], "invalid choice"),
+        (["bench", "qwen2-7b", "--tokens", "1"], "--tokens has to be at least 2"),
         (["bench", "qwen2-7b", "--coverage", "--no-profile"], "--coverage needs the profile"),
     ):
         with pytest.raises(SystemExit):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from models import generate as module
-from models.generate import DoesNotFit, Generation, NeedsGpu, PromptTooLong, generate
+from models.errors import DoesNotFit, NeedsGpu, PromptTooLong
+from models.generate import Generation, generate
 from tests.models.conftest import no_reads_by_host
 
 
@@ -12,9 +13,10 @@ def prompt_of(batch: int = 2, length: int = 9) -> torch.Tensor:
     return torch.randint(1, 256, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def test_the_tokens_are_those_of_transformers(qwen2):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_tokens_are_those_of_transformers(qwen2, dynamic):
     prompt = prompt_of()
-    generation = Generation(qwen2, prompt, new_tokens=8)
+    generation = Generation(qwen2, prompt, new_tokens=8, dynamic=dynamic)
     assert [*generate(generation)] == [*range(1, 9)]
     expected = qwen2.generate(prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert torch.equal(generation.tokens, expected[:, 9:])
@@ -33,8 +35,9 @@ def test_a_read_is_noticed():
         torch.ones(1).item()
 
 
-def test_generation_stops_half_way_and_starts_anew(qwen2):
-    generation = Generation(qwen2, prompt_of(), new_tokens=6)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_generation_stops_half_way_and_starts_anew(qwen2, dynamic):
+    generation = Generation(qwen2, prompt_of(), new_tokens=6, dynamic=dynamic)
     every = [*generate(generation)]
     tokens = generation.tokens.clone()
     for count in generate(generation):
@@ -45,8 +48,9 @@ def test_generation_stops_half_way_and_starts_anew(qwen2):
     assert torch.equal(generation.tokens, tokens)
 
 
-def test_rewinding_repeats_the_same_steps(qwen2):
-    generation = Generation(qwen2, prompt_of(), new_tokens=3)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rewinding_repeats_the_same_steps(qwen2, dynamic):
+    generation = Generation(qwen2, prompt_of(), new_tokens=3, dynamic=dynamic)
     generation.prefill()
 
     def steps():
@@ -76,6 +80,7 @@ def test_a_large_model_on_the_cpu_is_refused_and_says_what_to_do(qwen2, monkeypa
 
 def test_running_out_of_memory_says_what_would_fit(qwen2, monkeypatch):
     generation = Generation(qwen2, prompt_of(batch=4, length=64), new_tokens=2)
+    generation.prefill()
 
     def exhausted(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -86,6 +91,19 @@ def test_running_out_of_memory_says_what_would_fit(qwen2, monkeypatch):
     monkeypatch.setattr(qwen2, "forward", exhausted)
     with pytest.raises(DoesNotFit, match=r"cache of 4 x 66 tokens .*would fit: batch 2 with prompts of 64"):
         generation.prefill()
+    with pytest.raises(DoesNotFit, match=r"would fit: batch 2 with prompts of 64"):
+        generation.step()
+
+
+def test_a_dynamic_cache_can_be_freed(qwen2):
+    generation, static = (
+        Generation(qwen2, prompt_of(), new_tokens=2, dynamic=each) for each in (True, False)
+    )
+    for each in (generation, static):
+        each.prefill()
+        each.release()
+    assert generation.cache is None
+    static.step()
 
 
 def test_what_eager_attention_writes_counts(qwen2):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
-from models.errors import Unsupported
+from models.errors import PromptTooLong, Unsupported
 from models.masks import as_bounds, find_bounds
 
 
@@ -58,6 +58,12 @@ def test_other_padding_is_an_error_in_decoding():
 def test_a_mask_of_the_new_tokens_alone_is_refused():
     with pytest.raises(Unsupported, match=r"attention_mask must be \[2, 5\].* but is \[2, 2\]"):
         bounds(tokens=2, cached=3, mask=[[1, 1], [1, 1]])
+
+
+@pytest.mark.parametrize("cached", [0, torch.tensor(0)])
+def test_more_tokens_than_a_static_cache_has_places_are_refused(cached):
+    with pytest.raises(PromptTooLong, match="9 tokens need as many places; the cache has 8"):
+        bounds(tokens=9, cached=cached, keys=8)
 
 
 def test_masks_that_are_not_causal_are_refused():

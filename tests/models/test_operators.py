@@ -26,9 +26,17 @@ BOUNDS = torch.tensor([[0, 5], [3, 9]], dtype=torch.int32)
 CALLS = {
     "rope": (inside(2, 2, 5, 64), inside(2, 1, 5, 64), normal(1, 5, 32), normal(1, 5, 32), False),
     "rope-positions": (inside(2, 2, 3, 64), inside(2, 1, 3, 64), normal(2, 3, 32), normal(2, 3, 32), True),
+    "rope-fused": (
+        *(
+            each.unflatten(-1, (-1, 64)).transpose(1, 2)
+            for each in normal(2, 5, 6 * 64).split([256, 128], -1)
+        ),
+        *(normal(1, 5, 32), normal(1, 5, 32), False),
+    ),
     "rms_norm": (normal(2, 3, 64), normal(64), 1e-6),
     "add_rms_norm": (normal(2, 3, 64), normal(2, 3, 64), normal(64), 1e-6),
     "swiglu": (normal(2, 3, 40), normal(2, 3, 40)),
+    "swiglu-fused": normal(2, 3, 80).split(40, -1),
     "attention_prefill": (inside(2, 2, 5, 64), inside(2, 1, 9, 64), inside(2, 1, 9, 64), None, 0.1),
     "attention_decode": (inside(2, 2, 1, 64), normal(2, 1, 9, 64), normal(2, 1, 9, 64), BOUNDS, 0.1),
     "mla_prefill": (

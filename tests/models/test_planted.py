@@ -1,13 +1,11 @@
 """Faults planted between a model and its kernels: the whole is wrong, and the first wrong layer is named."""
 
-import copy
-
 import pytest
 import torch
 
 from models import apply, operators
 from models.check import (
-    KL_FACTOR,
+    FACTOR,
     check_layers,
     check_whole,
     first_wrong,
@@ -71,9 +69,11 @@ def test_a_fault_is_found_in_the_layer_that_has_it(name, operator, fault, layer,
     assert wrong is not None
     assert (wrong.name, wrong.step) == (layer, step)
 
-    whole = check_whole(
-        run_exactly(copy.deepcopy(model), tokens, PROMPT), run_honestly(model, tokens, PROMPT), logits
+    prefill, decode = check_whole(
+        run_exactly(model, tokens, PROMPT), run_honestly(model, tokens, PROMPT), logits
     )
-    assert whole.problems
+    assert prefill.is_right == (step == 1)
+    faulty = decode if step else prefill
+    assert not faulty.is_right
     # Far from where the limit is.
-    assert whole.kernels.kl > 10 * KL_FACTOR * max(divergence.kl for divergence in whole.honest.values())
+    assert faulty.kernels.kl > 10 * FACTOR * max(divergence.kl for divergence in faulty.honest.values())

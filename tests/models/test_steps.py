@@ -1,9 +1,8 @@
 """Tiny models with kernels, interpreted: every kernel runs, and prefill and decoding are right."""
 
-import copy
-
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import apply
 from models.check import (
@@ -53,8 +52,28 @@ def test_logits_are_as_near_to_float32_as_honest_ones(name, static, kernels, tin
     tokens = tokens_of(model)
     logits, ran, _ = run_kernels(model, tokens, static=static)
     assert ran == kernels
-    exact = run_exactly(copy.deepcopy(model), tokens, PROMPT)
-    assert check_whole(exact, run_honestly(model, tokens, PROMPT), logits).problems == ()
+    exact, honest = run_exactly(model, tokens, PROMPT), run_honestly(model, tokens, PROMPT)
+    checks = check_whole(exact, honest, logits)
+    assert [check.phase for check in checks if check.is_right] == ["prefill", "decode"], [*map(str, checks)]
+
+
+def test_fused_products_are_fewer_and_nearly_the_same(tiny):
+    model, counts = tiny("tiny-qwen2"), list[int]()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            counts[-1] += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+            return func(*args, **(kwargs or {}))
+
+    @torch.no_grad()
+    def run(*, fuse_linear):
+        counts.append(0)
+        chosen = apply(model, rms_norm=False, attention=False, fuse_linear=fuse_linear)
+        with interpret(arch="sm_90"), chosen, Count():
+            return model(torch.arange(5)[None], use_cache=False).logits.float()
+
+    assert nearly(run(fuse_linear=True), run(fuse_linear=False))
+    assert counts[1] - counts[0] == 2 * (2 + 1)  # in each layer q, k and v are one, and gate and up
 
 
 @pytest.mark.slow

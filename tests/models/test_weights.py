@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from models import build
+from models import build, weights
+from models.errors import DoesNotFit, Unsupported
 from models.weights import CONFIGS, make_config
 
 TINY = [name for name in CONFIGS if name.startswith("tiny")]
@@ -60,6 +61,25 @@ def test_real_weights_are_loaded(tmp_path):
     assert not loaded.training
     with pytest.raises(ValueError, match="is of the architecture qwen3, but qwen2-7b is qwen2"):
         build("qwen2-7b", weights=str(tmp_path))
+
+
+def test_quantised_weights_are_refused_before_they_are_loaded(tmp_path):
+    config = make_config("tiny-llama")
+    config.quantization_config = {"quant_method": "fp8"}
+    config.save_pretrained(tmp_path)
+    with pytest.raises(Unsupported, match=r"quantised weights are not supported .method fp8."):
+        build("tiny-llama", weights=str(tmp_path))
+
+
+def test_weights_that_do_not_fit_say_how_much_they_take(monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(weights, "fill", exhausted)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2_000_000, 9_000_000))
+    monkeypatch.setitem(CONFIGS, "tiny-llama", {**CONFIGS["tiny-llama"], "vocab_size": 10**5})
+    with pytest.raises(DoesNotFit, match=r"the weights take 0\.1 GB; of 0\.0 GB, 0\.0 are free"):
+        build("tiny-llama")
 
 
 def test_unknown_models_are_refused_with_those_that_are_known():

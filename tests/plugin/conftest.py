@@ -124,16 +124,16 @@ def pytest_cutile_make_timer(config):
 
 IN_THIS_PROCESS = """
 
-def measure_here(fresh, requests, processes):
+def measure_here(fresh, cases, processes):
     session = session_of(fresh.config)
 
-    def measure(request):
+    def measure(pending):
         try:
-            return measure_requested(session, request.case, request.request)
+            return measure_requested(session, pending.case, pending.request)
         except MeasurementFailed as error:
             return error
 
-    return [{request.key: measure(request) for request in requests} for _ in range(processes)]
+    return [{pending.case.key: measure(pending) for pending in cases} for _ in range(processes)]
 
 
 def pytest_configure(config):

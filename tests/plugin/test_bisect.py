@@ -8,6 +8,7 @@ import pytest
 
 import pytest_cutile.commands.bisect
 from pytest_cutile.cli import main
+from tests.pages import blocks_of, missing_lines
 from tests.plugin.forked import run_forked
 
 SPILLS = (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 256, 256, 64"),)
@@ -51,16 +52,21 @@ STATIC = ("--gate", "static", "--arch", "sm_90")
 def test_the_commit_that_made_compiled_code_worse_is_found(static):
     project, commits = static.project, []
     for number in range(8):
-        static.change(*(SPILLS if number >= 5 else ()))
+        static.change(
+            ('"n256", params={"n": 256}', '"n4096", params={"n": 4096}'), *(SPILLS if number >= 5 else ())
+        )
         with static.file.open("a") as file:
             file.write(f"\n# commit {number}\n")
         commits.append(project.commit())
     before = project.git("status", "--porcelain"), project.git("worktree", "list")
-    result = bisect(project, "mm[n256]", "--good", commits[0], *STATIC)
+    result = bisect(project, "mm[n4096]", "--good", commits[0], *STATIC)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"first bad commit: {commits[5][:7]}" in result.stdout
-    assert "spill" in result.stdout
-    assert "+TILE_M, TILE_N, TILE_K = 256, 256, 64" in result.stdout
+    (page,) = [block.text for block in blocks_of("docs/how-to/bisect.md") if block.language == "text"]
+    names = {"matmul[fp16-4096]": "mm[n4096]", "matmul.py": "mykernels/mm.py", "change 41": "what there is"}
+    for old, new in names.items():
+        page = page.replace(old, new)
+    assert missing_lines(page, result.stdout) == []
     assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
 
 

@@ -249,19 +249,19 @@ def test_where_cuda_was_used_before_each_process_is_a_server_of_its_own(fresh):
 
 COUNTED = """
 import pytest_cutile.speed.suite as suite
-from pytest_cutile.pytest_parts.fresh_process import Server
+from pytest_cutile.pytest_parts import fresh_process
 
 def decide(estimates, rule, *, n_comparisons, decide=suite.decide):
     with (HERE / "comparisons").open("a") as file:
         file.write(f"{n_comparisons}\\n")
     return decide(estimates, rule, n_comparisons=n_comparisons)
 
-def run(self, state, run=Server._run):
+def start(*args, start=fresh_process.start_pytest, **kwargs):
     with (HERE / "servers").open("a") as file:
         file.write("one\\n")
-    return run(self, state)
+    return start(*args, **kwargs)
 
-suite.decide, Server._run = decide, run
+suite.decide, fresh_process.start_pytest = decide, start
 """
 
 

@@ -114,8 +114,8 @@ def test_a_full_target_is_one_clear_message(project):
     result = project.run("--kernel-json=/dev/full")
     assert result.ret == 0
     lines = [line for line in result.stdout.lines if "--kernel-json" in line]
-    why = "/dev/full is full or cannot be written: No space left on device"
-    assert lines == [f"cutile: --kernel-json: nothing was written: {why}"]
+    reason = "/dev/full is full or cannot be written: No space left on device"
+    assert lines == [f"cutile: --kernel-json: nothing was written: {reason}"]
 
 
 def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_cutile.compiler.compilations import Compilations
-from pytest_cutile.gates import speed  # here: pytester forgets modules that a test imports first
+from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modules that a test imports first
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 NO_LAUNCHES = """
@@ -63,7 +63,7 @@ class Timed:
 @pytest.fixture
 def timed(static, monkeypatch) -> Timed:
     # There is no GPU: nothing can be checked.
-    monkeypatch.setattr(speed, "check_task", lambda *_, **__: None)
+    monkeypatch.setattr(speed_case, "check_task", lambda *_, **__: None)
     monkeypatch.setattr(speed, "computes_otherwise", lambda *_: False)
     return Timed(static)
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-from pytest_cutile.pytest_parts.fresh_process import Server
+from pytest_cutile.pytest_parts import fresh_process
 from pytest_cutile.pytest_parts.meeting import FOLDER, Meeting, Worker
 
 
@@ -14,14 +14,14 @@ def test_a_server_that_starts_while_the_run_is_interrupted_is_stopped(pytestconf
     is_starting, may_start = threading.Event(), threading.Event()
     processes = []
 
-    def run(*_):
+    def start(*_, **__):
         is_starting.set()
         may_start.wait(10)
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
         processes.append(subprocess.Popen(command, start_new_session=True))
         return processes[0]
 
-    monkeypatch.setattr(Server, "_run", run)
+    monkeypatch.setattr(fresh_process, "start_pytest", start)
     meeting = Meeting(pytestconfig, lambda _: None)
     node = SimpleNamespace(gateway=SimpleNamespace(id="gw0", spec=SimpleNamespace(env={})), workerinput={})
     meeting.pytest_configure_node(node)

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from pytest_cutile.compiler.toolchain import supported_architectures
 from pytest_cutile.reports.cases import RunOutcome
-from pytest_cutile.reports.compiled import compiled_report
-from pytest_cutile.reports.summary import summary
+from pytest_cutile.reports.compiled import compiled_document
+from pytest_cutile.reports.terminal_summary import terminal_summary
 from pytest_cutile.reports.text import WIDTH, render_lines
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
@@ -57,7 +57,7 @@ def result(facts: CaseFacts | None, arch: str = "sm_90", name: str = "c", **fiel
 
 def kernel_report(results, **options) -> list[str]:
     """Return the lines of the report that are not blank."""
-    lines = render_lines(compiled_report(results, **options).blocks)
+    lines = render_lines(compiled_document(results, **options).blocks)
     return [line.text for line in lines if line.text]
 
 
@@ -120,6 +120,6 @@ def test_the_summary_says_what_became_better_and_what_a_toolchain_did():
             result(None, name="d", toolchain="tileiras: 1 -> 2"),
         ]
     )
-    lines = [line.text for line in render_lines(summary(run).blocks)]
+    lines = [line.text for line in render_lines(terminal_summary(run).blocks)]
     assert "k, c sm_90 and 1 more: better: spills: 8 -> 0" in lines
     assert "toolchain, since the static baselines: tileiras: 1 -> 2: 2 better-code, 1 not-worse" in lines

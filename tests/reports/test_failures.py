@@ -15,7 +15,6 @@ from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision, Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
-from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Regime, Sustained
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import StaticRule
@@ -66,9 +65,6 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         arch="sm_90",
         module="kernels.softmax",
         work=WORK,
-        call=lambda: Call(int),
-        launcher_at=lambda _: None,
-        source=lambda _: "",
     )
     judgement = Judgement(reason=Reason.SLOWER, change=0.06)
     repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))

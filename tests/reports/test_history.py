@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pytest_cutile.baselines.entries import Entry, Run
-from pytest_cutile.reports.history import history, sparkline
+from pytest_cutile.reports.history import history_document, sparkline
 from pytest_cutile.reports.text import render_text
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
 
@@ -15,7 +15,7 @@ NEW_DRIVER = {"s2": session(2, commit="f" * 40, environment={"driver": "590.2", 
 
 
 def lines_of(of: Entry, sessions=None) -> list[str]:
-    return render_text(history(KEY, baselines({KEY: of}, sessions))).splitlines()
+    return render_text(history_document(KEY, baselines({KEY: of}, sessions))).splitlines()
 
 
 def test_a_row_for_each_session_and_a_bar_for_each_time():

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
-from pytest_cutile.reports.cases import RunOutcome, Story
+from pytest_cutile.reports.cases import FailedTest, RunOutcome
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
 from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
@@ -33,7 +33,7 @@ from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
-from tests.reports.test_summary import NOT_MEASURED, result
+from tests.reports.test_terminal_summary import NOT_MEASURED, result
 
 HOSTILE = "<script>alert('x')</script>\"'&\x1b[2J\u202e"
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -82,9 +82,9 @@ def page_of(*results, **facts) -> Page:
     return Page(render_html(report_of_run(RunOutcome(results=results, **facts))))
 
 
-def story(of, **changes) -> Story:
+def failed_test(of, **changes) -> FailedTest:
     texts = {"nodeid": "k.py::speed[c]", "headline": "it is slower", "place": "k.py:7", "text": "all of it"}
-    return Story(**{**texts, "command": "pytest 'k.py::speed[c]'", "results": (of,), **changes})
+    return FailedTest(**{**texts, "command": "pytest 'k.py::speed[c]'", "results": (of,), **changes})
 
 
 def test_no_case():
@@ -105,7 +105,7 @@ def test_one_case_has_a_row_that_leads_to_its_details():
 
 def test_failures_come_first_with_story_place_and_command():
     slow = result(verdict=Verdict.REGRESSION, reason=Reason.SLOWER, measured=measured(baseline=(38.0, 39.0)))
-    page = page_of(result(case="other", key="o"), slow, failed=[slow], stories=[story(slow)])
+    page = page_of(result(case="other", key="o"), slow, failed=[slow], failed_tests=[failed_test(slow)])
     order = [page.text.index(text) for text in ("1 of 2 cases failed", "it is slower", "k.py:7", "pytest 'k")]
     assert order == sorted(order)
     assert order[-1] < page.text.index("other")
@@ -132,7 +132,7 @@ def wrong_result(**changes) -> Result:
 
 def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
     wrong = wrong_result(inputs="tiny")
-    page = page_of(wrong, failed=[wrong], stories=[story(wrong)])
+    page = page_of(wrong, failed=[wrong], failed_tests=[failed_test(wrong)])
     title = "sm_90, tiny inputs: output, 6 x 7: times the bound, the most in each cell of 3 x 2"
     assert page.text.count(title) == 2  # with the failure, and in the details of its case
     assert page.text.count("worst element [5, 6]: got 2, exact 1") == 2
@@ -168,8 +168,8 @@ def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
         wrong_result(case=name, key=f"k[{name}]", clarity=clarity)
         for name, clarity in (("a", 0), ("b", 2), ("c", 1))
     ]
-    stories = [story(one, headline=f"story of {one.case}") for one in results]
-    page = page_of(*results, failed=results, stories=stories)
+    failed_tests = [failed_test(one, headline=f"story of {one.case}") for one in results]
+    page = page_of(*results, failed=results, failed_tests=failed_tests)
     assert "story of b" in page.text
     assert "The same in k[a], sm_90 , k[c], sm_90" in page.text
     assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
@@ -181,7 +181,9 @@ def test_2000_failures_stay_under_2_mb():
         for n in range(2000)
     ]
     text = "a line of the message of the failure\n" * 30
-    run = RunOutcome(results=results, failed=results, stories=[story(one, text=text) for one in results])
+    run = RunOutcome(
+        results=results, failed=results, failed_tests=[failed_test(one, text=text) for one in results]
+    )
     text = render_html(report_of_run(run))
     assert len(text.encode()) <= PAGE_BYTES + 50_000
     assert re.search(r"\d+ more failures: the page would be too large", Page(text).text)
@@ -233,7 +235,7 @@ def test_pairs_show_their_changes_and_how_certain_the_mean_is():
     assert "Change of each pair, burst, NVIDIA H200" in page.text
     (label,) = (one for one in page.attributes("aria-label") if "pairs" in one)
     found = re.fullmatch(r"6 pairs: mean \+10\.1 %, 95 % interval \+(\d+\.\d) % to \+(\d+\.\d) %", label)
-    assert found is not None, label
+    assert found
     low, high = map(float, found.groups())
     assert 9.5 < low < 10.1 < high < 10.8
     assert not any("pair" in one for one in page_of(result(measured=measured())).attributes("aria-label"))
@@ -259,7 +261,7 @@ def test_the_run_is_the_last_point_of_its_history():
     assert "NVIDIA H200: a step of +8.9 % between 0123456789ab and ffffffffffff" in page.text
     hollow = [attrs for tag, attrs in page.tags if (tag, attrs.get("class")) == ("circle", "hollow")]
     assert len(hollow) == 1
-    assert float(hollow[0]["cx"] or 0) == max(float(one) for one in page.attributes("cx"))
+    assert float(hollow[0]["cx"] or 0) == max(float(one or 0) for one in page.attributes("cx"))
     (line,) = (one for one in page.attributes("d") if one.count("L") == 2)  # joined to the sessions before
     assert line.rpartition("L")[2].split()[0] == hollow[0]["cx"]
     assert "this run ffffffffffff 44 us: a step of +8.9 %" in page.text
@@ -292,11 +294,11 @@ def test_hostile_texts_are_nothing_but_text():
     )  # fmt: skip
     places = errors(matrix=HOSTILE, unit=HOSTILE, worst=HOSTILE, rows=(HOSTILE,), scale=(HOSTILE,) * 10)
     wrong = wrong_result(case=HOSTILE, key=HOSTILE, kernel=HOSTILE, inputs=HOSTILE, errors=places)
-    told = story(hostile, headline=HOSTILE, place=HOSTILE, text=HOSTILE, command=HOSTILE)
+    told = failed_test(hostile, headline=HOSTILE, place=HOSTILE, text=HOSTILE, command=HOSTILE)
     run = RunOutcome(
         results=[hostile, wrong],
         failed=[hostile, wrong],
-        stories=[told, story(wrong)],
+        failed_tests=[told, failed_test(wrong)],
         remarks=[HOSTILE],
         environment={HOSTILE: HOSTILE, "commit": HOSTILE},
     )
@@ -313,7 +315,7 @@ def test_hostile_texts_are_nothing_but_text():
 )
 def test_names_of_300_characters_in_any_script(name):
     slow = result(case=name, key=name, kernel=name, verdict=Verdict.REGRESSION, measured=measured())
-    page = page_of(slow, failed=[slow], stories=[story(slow, headline=name)])
+    page = page_of(slow, failed=[slow], failed_tests=[failed_test(slow, headline=name)])
     assert page.text.count(name) >= 3
 
 
@@ -322,7 +324,10 @@ def test_halves_of_characters_are_written_in_ascii():
     name = "half \ud800 of \udcff"
     slow = result(case=name, key=f"k[{name}]", kernel=name, gpu=name, detail=name, measured=measured())
     run = RunOutcome(
-        results=[slow], failed=[slow], stories=[story(slow, headline=name, text=name)], remarks=[name]
+        results=[slow],
+        failed=[slow],
+        failed_tests=[failed_test(slow, headline=name, text=name)],
+        remarks=[name],
     )
     shown = "half \\ud800 of \\udcff"
     page = render_html(report_of_run(run)).encode().decode()
@@ -528,7 +533,9 @@ def test_the_command_draws_a_run_from_its_json_again(stored):
         measured=measured(baseline=(38.0, 39.0)),
     )
     report = report_of_run(
-        RunOutcome(results=[wrong, slow], failed=[wrong, slow], stories=[story(wrong), story(slow)])
+        RunOutcome(
+            results=[wrong, slow], failed=[wrong, slow], failed_tests=[failed_test(wrong), failed_test(slow)]
+        )
     )
     (stored / "run.json").write_text(to_json(report))
     assert main(["report", "--run", "run.json", "-o", "page.html"]) == 0
@@ -567,7 +574,7 @@ def a_run() -> dict[str, Any]:
         case="c",
         facts=msgspec.to_builtins(CaseFacts(fingerprint="", source="", launches=())),
     )
-    report = report_of_run(RunOutcome(results=[slow, wrong, static], stories=[story(slow)]))
+    report = report_of_run(RunOutcome(results=[slow, wrong, static], failed_tests=[failed_test(slow)]))
     stored = report_of_baselines([baselines({"softmax[c]": entry(record(1, 40.0, 41.0))})], [], {})
     run: dict[str, Any] = json.loads(to_json(replace(report, history=stored.history)))
     return run

@@ -13,8 +13,8 @@ from pytest_cutile.reports.platforms import compare_platforms
 from pytest_cutile.reports.report import report_of_run
 from pytest_cutile.verdicts import Verdict
 from research.published_baselines import published_files
-from tests.reports.test_html import HOSTILE, errors, measured, story, wrong_result
-from tests.reports.test_summary import result
+from tests.reports.test_html import HOSTILE, errors, failed_test, measured, wrong_result
+from tests.reports.test_terminal_summary import result
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
 Keys = webdriver.Keys
@@ -62,7 +62,9 @@ def a_page() -> str:
     ]  # fmt: skip
     hostile = result(case=HOSTILE, key=HOSTILE, change=None, us_per_launch=None, rate=None)
     results = [slow, *others, hostile]
-    return render_html(report_of_run(RunOutcome(results=results, failed=[slow], stories=[story(slow)])))
+    return render_html(
+        report_of_run(RunOutcome(results=results, failed=[slow], failed_tests=[failed_test(slow)]))
+    )
 
 
 def a_page_of_nothing() -> str:
@@ -80,8 +82,12 @@ def a_page_of_extremes() -> str:
     wrong = [
         wrong_result(case=f"w{n}", key=f"w{n}", kernel="w", errors=errors(matrix=n, worst=n)) for n in names
     ]
-    stories = [story(one, headline=one.case, place=one.case, command=one.case) for one in (*slow, *wrong)]
-    run = RunOutcome(results=[*slow, *wrong], failed=[*slow, *wrong], stories=stories, remarks=names)
+    failed_tests = [
+        failed_test(one, headline=one.case, place=one.case, command=one.case) for one in (*slow, *wrong)
+    ]
+    run = RunOutcome(
+        results=[*slow, *wrong], failed=[*slow, *wrong], failed_tests=failed_tests, remarks=names
+    )
     return render_html(report_of_run(run))
 
 

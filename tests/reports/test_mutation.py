@@ -1,7 +1,7 @@
 """The report of `--mutation-test`."""
 
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness, never_killed
-from pytest_cutile.reports.mutation import mutation_report
+from pytest_cutile.reports.mutation import mutation_document
 from pytest_cutile.reports.text import render_lines
 from pytest_cutile.results import CorrectResult, Result
 from pytest_cutile.verdicts import Verdict
@@ -18,7 +18,7 @@ def result(case, *mutants, kernel="softmax", skipped=0):
 
 
 def texts(*results, verbose=False):
-    document = mutation_report(results, verbose=verbose)
+    document = mutation_document(results, verbose=verbose)
     lines = [line.text for line in render_lines(document.blocks) if line.text]
     assert all(len(line) <= 100 for line in lines)
     return lines

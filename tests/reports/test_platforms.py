@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.published import B300, GB10
 from pytest_cutile.cli import main
+from pytest_cutile.platforms.published import B300, GB10
 from pytest_cutile.reports.html.platforms import render_page, render_svg
 from pytest_cutile.reports.platforms import compare_platforms, platform_document
 from pytest_cutile.reports.text import render_lines

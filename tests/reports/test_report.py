@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cutile.baselines.entries import Entry
-from pytest_cutile.reports.cases import RunOutcome, Story
+from pytest_cutile.reports.cases import FailedTest, RunOutcome
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.report import (
     SCHEMA,
@@ -26,7 +26,7 @@ from pytest_cutile.reports.report import (
 )
 from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock, SpeedResult, StaticResult
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
-from tests.reports.test_summary import result
+from tests.reports.test_terminal_summary import result
 
 KEY = "softmax[c]"
 
@@ -112,7 +112,15 @@ def test_the_dtype_is_a_word_of_the_name(name, dtype):
 def test_the_reference_names_every_field():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     described = {*re.findall(r"\.?(\w+)", " ".join(re.findall(r"`([^`]+)`", page)))}
-    structs: list[Any] = [Report, Story, ReportedCase, Figures, ReportedPlatform, NotMeasured, GpuHistory]
+    structs: list[Any] = [
+        Report,
+        FailedTest,
+        ReportedCase,
+        Figures,
+        ReportedPlatform,
+        NotMeasured,
+        GpuHistory,
+    ]
     structs += [HistoryPoint, Measured, SampleBlock, CorrectResult, ErrorMap, StaticResult, SpeedResult]
     fields = {name for one in structs for name in one.__struct_fields__}
     assert fields - described - {"clarity"} == set()

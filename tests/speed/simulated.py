@@ -1,19 +1,19 @@
 """Measurements, comparisons and suites that need no GPU."""
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from pytest_cutile import Block, Device, Measurement, Regime, Sustained, Work
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.select import Stored
-from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.case import Request, SpeedCase
 from pytest_cutile.speed.comparison import Comparison, Paired, StoredTimes
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.timing import Skipped
+from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.speed.suite import SpeedSuite
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1")
@@ -87,17 +87,19 @@ def unpaired(why: str = "abc1234 is not in this clone", **changed: Any) -> Store
     return StoredTimes(**{"rule": RULE, "unavailable": why, "stored": stored(), **changed})
 
 
-def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:
-    facts: dict[str, Any] = {
-        "kernel": "k",
-        "case": "c",
-        "nodeid": f"x.py::{key}",
-        "call": lambda: pytest.fail("nothing is run here"),
-        "launcher_at": lambda _: None,
-        "fingerprint": lambda _: "fingerprint",
-        "source": lambda _: "source",
-    }
-    return SpeedCase(key=key, check_key=key, arch="sm_90", module="m", work=WORK, **{**facts, **changed})
+class FakeCase(SpeedCase):
+    """A case of known code, of which nothing is run."""
+
+    def fingerprint(self, revision: str) -> str:  # noqa: ARG002
+        return "fingerprint"
+
+    def source(self, revision: str) -> str:  # noqa: ARG002
+        return "source"
+
+
+def make_case(key: str = "k[c]", kind: type[SpeedCase] = FakeCase) -> SpeedCase:
+    of = {"key": key, "check_key": key, "kernel": "k", "case": "c", "nodeid": f"x.py::{key}"}
+    return kind(**of, arch="sm_90", module="m", work=WORK)  # type: ignore[arg-type]
 
 
 class FakeStore:
@@ -141,14 +143,14 @@ class Fresh:
     def __init__(self, **measures: Any) -> None:
         self.measures = measures
         self.processes = 0
-        self.requests: list[Any] = []
+        self.requests: list[Request] = []
 
-    def __call__(self, requests: Any, count: int) -> list[dict[str, Any]]:
+    def __call__(self, cases: Sequence[PendingCase], count: int) -> list[dict[str, Any]]:
         self.processes += count
-        self.requests += requests
+        self.requests += [case.request for case in cases]
         results = []
         for _ in range(count):
-            made = {request.key: self.measures[request.key](request) for request in requests}
+            made = {case.case.key: self.measures[case.case.key](case.case.key) for case in cases}
             results.append({key: value for key, value in made.items() if value is not None})
         return results
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_cutile.baselines.entries import Published
+from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import PublishedFigure
 from pytest_cutile.speed.recording import fingerprint_of, new_run_id
 from pytest_cutile.speed.suite import SpeedSuite
@@ -63,7 +64,8 @@ def test_a_kernel_that_the_screening_has_cleared_is_measured_alone_again():
     suite.add(make_case("k[c]"), paired(), cleared, measured(0.0, 0.0))
     suite.add(make_case("k[d]"), paired(), suspect, measured(0.03, 0.0))
     suite.settle(fresh)
-    assert {request.key: request.revision for request in fresh.requests} == {"k[c]": "", "k[d]": "abc1234"}
+    revisions = {request.nodeid: request.revision for request in fresh.requests}
+    assert revisions == {"x.py::k[c]": "", "x.py::k[d]": "abc1234"}
     assert all(request.sustained for request in fresh.requests)
     recorded = store.baselines.entries["k[c]"].records[0]
     assert len(recorded.runs) == RULE.looks[0]
@@ -162,11 +164,11 @@ def test_a_case_whose_test_failed_is_not_recorded():
 
 
 def test_a_fingerprint_that_cannot_be_computed_is_left_out():
-    def fail(_):
-        raise RuntimeError("no compiler")
+    class Uncompiled(SpeedCase):
+        def fingerprint(self, revision: str) -> str:  # noqa: ARG002
+            raise RuntimeError("no compiler")
 
-    assert fingerprint_of(make_case(fingerprint=fail)) == ""
-    assert fingerprint_of(make_case(fingerprint=None)) == ""
+    assert fingerprint_of(make_case(kind=Uncompiled)) == ""
 
 
 def test_runs_have_names_of_their_own():

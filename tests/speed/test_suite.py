@@ -163,10 +163,7 @@ def test_slow_cases_among_many_are_told_apart():
     pending = suite.pending
     suite.settle(
         Fresh(
-            **{
-                case.case.key: lambda request: measured(0.03 if request.key in slow else 0.0, rng=rng)
-                for case in pending
-            }
+            **{case.case.key: lambda key: measured(0.03 if key in slow else 0.0, rng=rng) for case in pending}
         )
     )
     judged = {case.case.key: case.decided for case in pending}

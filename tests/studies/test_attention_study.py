@@ -2,17 +2,24 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from kernels import fmha
+from pytest_cutile.correctness.check import KernelMismatch, run_check
 from pytest_cutile.interpreter import interpret
-from studies.attention_study import launching, main, operator
+from pytest_cutile.spec import CheckOptions
+from pytest_cutile.tensors.seeded import MakeTensor
+from studies.attention_study import half_kernel, launching, main, operator
+from studies.attention_study.half_kernel import SUMMED
 from studies.attention_study.operator import sdpa
+from studies.running.attention import case
 from studies.running.peers import BACKENDS, UNFUSED, backend_attention
 from studies.running.run import run_study
 from tests.studies.pretended import PretendedTimer, on_the_cpu
+from tools.gpu_runs.agreement import check_launch
 
 
 def made(*shape, dtype=torch.float16):
@@ -156,6 +163,65 @@ def test_the_contenders_are_right_where_they_run(tmp_path):
         record = run_study(study, PretendedTimer(dict.fromkeys(names, 100.0)), tmp_path)
     assert not record.errors
     assert {row.contender for row in record.rows} == timed
+
+
+def without_scale(attend):
+    return lambda q, k, v, causal: attend(q * 8, k, v, causal=causal)  # heads of 64: the scale is 1/8
+
+
+def with_one_key_more(attend):
+    """Let each query see one key beyond its own position."""
+
+    def launch(q, k, v, causal):
+        late = torch.nn.functional.pad(q, (0, 0, 1, 0))
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        return attend(late, k, v, causal=causal)[..., 1:, :].contiguous()
+
+    return launch
+
+
+def in_float16(a, b):
+    """Return `a @ b` as tensor cores sum in float16: each sum of 16 products is rounded."""
+    total = torch.zeros(())
+    for x, y in zip(a.float().split(SUMMED, -1), b.float().split(SUMMED, -2), strict=True):
+        total = (total + x @ y).half()
+    return total
+
+
+def attend_in_float16(q, k, v, causal):
+    scores = in_float16(q, k.mT).float() / 8
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    p = torch.softmax(scores.masked_fill(hidden, -torch.inf) if causal else scores, -1)
+    return in_float16(p.half(), v)
+
+
+@pytest.mark.parametrize(
+    ("contender", "launch"),
+    [(main.HALF, attend_in_float16), (UNFUSED, UNFUSED.launch)],
+    ids=["half", "unfused"],
+)
+def test_coarser_arithmetic_is_right_by_its_own_declaration_and_bugs_in_it_are_not(contender, launch):
+    own = case(24, d=64, causal=True)
+    inputs = contender.spec.make_inputs(partial(MakeTensor, device="cpu", seed=0), own)
+    check_launch(replace(contender.spec, launch=launch), own, (), inputs)
+    for plant in (without_scale, with_one_key_more):
+        with pytest.raises(KernelMismatch, match="differs from its reference"):
+            check_launch(replace(contender.spec, launch=plant(launch)), own, (), inputs)
+
+
+def test_sums_in_float16_are_declared_with_a_rounding_of_each():
+    """Their error grows with the keys, and so does the noise of a reference that adds up as they do."""
+    torch.manual_seed(0)
+    q, k, v = (torch.zeros(1, 1, length, 16).half() for length in (16, 1024, 1024))
+    v.uniform_()
+    options = CheckOptions(mid="float16", reduction=1024, vary_layout=False)
+    by_steps, by_formula = (
+        run_check(
+            attend_in_float16, (q, k, v), {"causal": False}, reference=reference, options=options
+        ).energy
+        for reference in (half_kernel.reference, fmha.reference)
+    )
+    assert by_formula > 4 * by_steps
 
 
 @pytest.mark.parametrize("causal", [True, False])

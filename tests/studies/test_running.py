@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_cutile import Case
+from pytest_cutile.speed.measure.timing import Uncapturable
 from studies import __main__ as command
+from studies.running.files import origin
 from studies.running.run import run_study
 from studies.running.study import Contender, Row, Study
 from tests.studies.pretended import PretendedTimer
@@ -153,6 +155,35 @@ def test_a_row_that_was_disturbed_is_not_stored_and_is_timed_again(tmp_path):
     assert "peer" not in timer.timed
 
 
+def test_what_cannot_be_captured_is_timed_on_a_stream_beside_the_same(tmp_path, monkeypatch):
+    class Capturing(PretendedTimer):
+        def time_block(self, launches):
+            if launches[0].func is peer:
+                raise Uncapturable(
+                    "the launch cannot be captured into a CUDA graph: it has a list\nUse tuples."
+                )
+            return super().time_block(launches)
+
+    class OnStream(PretendedTimer):
+        def __init__(self, timer):
+            super().__init__({name: us + 20 for name, us in TIMES.items()})
+            assert isinstance(timer, Capturing)
+
+    monkeypatch.setattr("studies.running.run.StreamTimer", OnStream)
+    study = replace(STUDY, pages=lambda record: {"toy.md": origin(record)})
+    said: list[str] = []
+    record = run_study(study, Capturing(TIMES), tmp_path, quick=True, say=said.append)
+    assert not record.errors
+    assert [bool(row.why_on_stream) for row in record.rows] == [False, False, True]
+    assert record.rows[2].headline.us == 120.0
+    assert record.rows[2].headline.speedup == pytest.approx(140 / 120)
+    assert "peer[fp16-32]: 120 us, 0.2667 TFLOPS, on a stream, 1.167 x slow" in said[3]
+    why = "peer[fp16-32]: the launch cannot be captured into a CUDA graph: it has a list"
+    assert f"its ratio alone counts: {why}" in (tmp_path / "toy.md").read_text()
+    with (tmp_path / "rows.csv").open() as file:
+        assert [line["on_stream"] for line in csv.DictReader(file)] == ["False", "False", "True"]
+
+
 @pytest.mark.parametrize("is_peer", [False, True])
 def test_what_is_wrong_is_not_timed(is_peer, tmp_path):
     study = toy_study(Contender(name="wrong", launch=wrong, is_peer=is_peer))
@@ -162,6 +193,21 @@ def test_what_is_wrong_is_not_timed(is_peer, tmp_path):
     assert ("is wrong: output: " if is_peer else "differs from its reference") in record.errors[
         "wrong[fp16-32]"
     ]
+
+
+def test_a_contender_may_declare_its_own_arithmetic(tmp_path):
+    def coarse(x):
+        return x * 2.02
+
+    own = replace(toy_kernel.SPEC, check={"rtol": 0.02})
+    contenders = [
+        Contender(name=name, launch=launch, is_peer=True, spec=spec)
+        for name, launch, spec in (("coarse", coarse, None), ("declared", coarse, own), ("wrong", wrong, own))
+    ]
+    record = run_study(toy_study(*contenders), PretendedTimer(TIMES | {"coarse": 90.0}), tmp_path, quick=True)
+    assert [row.contender for row in record.rows] == ["slow", "declared"]
+    assert "is wrong: output: " in record.errors["coarse[fp16-32]"]
+    assert "differs from its reference" in record.errors["wrong[fp16-32]"]
 
 
 def test_a_run_takes_some_rows_alone_and_goes_on_with_the_others(tmp_path):

@@ -1,7 +1,6 @@
 """Attention that turns around is attention, whatever walks where; and the cache model says what it saves."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,9 @@ import torch
 from kernels import fmha
 from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.profiling import ncu
+from pytest_cutile.profiling.counters import KernelCounters
+from pytest_cutile.profiling.ncu import ProfilingError
 from studies.running.attention import case
 from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main
@@ -156,37 +158,33 @@ def test_the_tuner_may_choose_the_direction():
     assert {config.turning for config in configs("sm_90", causal=False)} == {False, True}
 
 
-NCU = """#!{python}
-import sys
-metrics = sys.argv[sys.argv.index("--metrics") + 1].split(",")
-row = lambda *cells: print(",".join(f'"{{cell}}"' for cell in cells))
-print("==PROF== Connected")
-if sys.argv[-1] == "turning":
-    print("==ERROR== ERR_NVGPUCTRPERM")
-    sys.exit(1)
-row("ID", *metrics)
-row("", *("sector" for _ in metrics))
-row("0", "4,000,000", *("2000000" for _ in metrics[1:-1]), "n/a")
-"""
+COUNTED = {
+    "lts__t_sectors_srcunit_tex.sum": 4e6,
+    "lts__t_sectors_srcunit_tex_lookup_miss.sum": 2e6,
+    "lts__t_sectors_lookup_miss.sum": 2e6,
+    "dram__bytes_read.sum": 2e6,
+}
+"""Of a GPU that does not count the time."""
 
 
-@pytest.fixture
-def ncu(tmp_path, monkeypatch):
-    """Put an ncu on the PATH that counts in order, and may not turning."""
-    file = tmp_path / "bin" / "ncu"
-    file.parent.mkdir()
-    file.write_text(NCU.format(python=sys.executable))
-    file.chmod(0o755)
-    monkeypatch.setenv("PATH", str(file.parent))
-    monkeypatch.setattr("pytest_cutile.gpu.nvml.find_gpu", lambda: PretendedTimer.device)
-
-
-@pytest.mark.usefixtures("ncu")
 def test_counters_are_written_beside_the_prediction(tmp_path, monkeypatch):
+    asked = []
+
+    def collect(command, **how):
+        asked.append((command[-2:], how["metrics"]))
+        if command[-1] == "turning":
+            raise ProfilingError("Nsight Compute saw no launch")
+        launches = [{}, COUNTED]
+        return [KernelCounters(kernel="sawtooth_kernel", grid="(1, 1, 1)", values=each) for each in launches]
+
+    monkeypatch.setattr(counters, "find_ncu", lambda: None)
+    monkeypatch.setattr(counters, "collect", collect)
     monkeypatch.setattr(counters, "LENGTHS", (65536,))
+    monkeypatch.setattr("pytest_cutile.gpu.nvml.find_gpu", lambda: PretendedTimer.device)
     assert counters.main(["--output", str(tmp_path)]) == 1
+    assert asked == [(["65536", name], counters.METRICS) for name in ("in order", "turning")]
     results, errors = json.loads((tmp_path / "sawtooth" / "counters.json").read_text())
-    assert errors == {"turning[65536]": "==ERROR== ERR_NVGPUCTRPERM"}
+    assert errors == {"turning[65536]": "Nsight Compute saw no launch"}
     (result,) = results
     assert result["lts__t_sectors_srcunit_tex.sum"] == 4e6
     assert result["gpu__time_duration.sum"] is None
@@ -194,10 +192,10 @@ def test_counters_are_written_beside_the_prediction(tmp_path, monkeypatch):
     assert result["predicted_missed_half_l2"] > result["predicted_missed_l2"]
     text = (tmp_path / "sawtooth" / "counters.md").read_text()
     assert "| fp16-1x1x65536x128 | in order | 32 | 128 | 64 | 2 | 67 |" in text
-    assert "Not counted: turning[65536]: ==ERROR== ERR_NVGPUCTRPERM" in text
+    assert "Not counted: turning[65536]: Nsight Compute saw no launch" in text
 
 
-def test_without_ncu_the_counters_say_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit, match="ncu is not on the PATH"):
+def test_without_ncu_the_counters_say_what_is_missing(monkeypatch):
+    monkeypatch.setattr(ncu, "find_program", lambda *_: None)
+    with pytest.raises(SystemExit, match=r"Nsight Compute \(ncu\) is not installed"):
         counters.main([])

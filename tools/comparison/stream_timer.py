@@ -35,6 +35,10 @@ class StreamTimer(Timer):
         """Return what the other timer does."""
         return self._timer.environment()
 
+    def problems(self) -> Sequence[str]:
+        """Return what the other timer does."""
+        return self._timer.problems()
+
     @cached_property
     def _flush(self) -> Any:
         import torch

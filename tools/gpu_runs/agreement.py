@@ -47,7 +47,13 @@ def check_exactly(case: Prepared, config: Any = None) -> None:
 
 
 def check_launch(
-    spec: KernelSpec, case: Case, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Any = None
+    spec: KernelSpec,
+    case: Case,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    config: Any = None,
+    sampled: bool = False,
 ) -> CheckReport:
     """Compare a launch with its float64 reference, as the gate `correct` does.
 
@@ -57,6 +63,7 @@ def check_launch(
         args: positional arguments of its launch.
         kwargs: keyword arguments.
         config: None is the one that the launcher chooses.
+        sampled: whether a few parts of a large case are enough.
 
     Raises:
         KernelMismatch: it is wrong.
@@ -73,7 +80,7 @@ def check_launch(
         args,
         kwargs,
         reference=spec.reference,
-        options=spec.check_options(case),
+        options=spec.check_options(case, sampled=sampled),
     )
 
 

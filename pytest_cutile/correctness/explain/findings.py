@@ -37,6 +37,7 @@ from pytest_cutile.correctness.explain.places import (
 from pytest_cutile.correctness.explain.reduced import find_reduced
 from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD, advise
 from pytest_cutile.correctness.explain.ties import find_ties
+from pytest_cutile.quantities import abridged
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
 
@@ -83,8 +84,7 @@ def explain_mismatch(
     )
     facts, details, advice = [*explained.facts], [*explained.details], ""
     if others:
-        more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
-        facts.insert(1, f"  wrong, too: {', '.join(others[:_MAX_NAMES])}{more}")
+        facts.insert(1, f"  wrong, too: {abridged(others, _MAX_NAMES)}")
     if len(runs.parts) > 1:
         details.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
     if runs.is_fixed:

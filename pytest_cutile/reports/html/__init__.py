@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.cases import Story
+from pytest_cutile.reports.cases import FailedTest
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.html.case import details as case_details
 from pytest_cutile.reports.html.case import error_maps
@@ -99,11 +99,11 @@ def _title(report: Report) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownFailure:
-    """Failed tests of one root cause: the story of the one that tells most, and the cases of all."""
+    """Failed tests of one root cause: the one that tells most, and the cases of all."""
 
-    story: Story
+    test: FailedTest
     cases: Sequence[ReportedCase]
-    """Of the story."""
+    """Of that test."""
     others: Sequence[ReportedCase]
     """In which the same is wrong."""
     errors: Sequence[tuple[str, Markup, str]]
@@ -115,25 +115,25 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
     by_result = {
         (result.gate, result.key, result.arch): case for case in report.cases for result in case.results
     }
-    causes: dict[tuple[str, ...], list[Story]] = defaultdict(list)
-    for story in report.failures:
-        causes[story.results[0].cause if story.results else (story.nodeid,)].append(story)
+    causes: dict[tuple[str, ...], list[FailedTest]] = defaultdict(list)
+    for test in report.failures:
+        causes[test.results[0].cause if test.results else (test.nodeid,)].append(test)
 
-    def cases_of(stories: Iterable[Story]) -> dict[str, ReportedCase]:
-        found = {(one.gate, one.key, one.arch) for story in stories for one in story.results}
+    def cases_of(failed_tests: Iterable[FailedTest]) -> dict[str, ReportedCase]:
+        found = {(one.gate, one.key, one.arch) for test in failed_tests for one in test.results}
         return {by_result[each].id: by_result[each] for each in sorted(found) if each in by_result}
 
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES
     for alike in causes.values():
-        story = max(alike, key=lambda story: max((one.clarity for one in story.results), default=0))
-        own, every = cases_of([story]), cases_of(alike)
-        errors = [*error_maps(story.results)]
-        room -= len(story.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)
+        test = max(alike, key=lambda test: max((one.clarity for one in test.results), default=0))
+        own, every = cases_of([test]), cases_of(alike)
+        errors = [*error_maps(test.results)]
+        room -= len(test.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)
         if room < 0:
             break
         others = [case for name, case in every.items() if name not in own]
-        failures.append(ShownFailure(story=story, cases=[*own.values()], others=others, errors=errors))
+        failures.append(ShownFailure(test=test, cases=[*own.values()], others=others, errors=errors))
     return failures, len(causes) - len(failures)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cutile.baselines.published import QWEN2_7B
+from pytest_cutile.platforms.published import QWEN2_7B
 from pytest_cutile.quantities import counted, format_ratio
 from pytest_cutile.reports.html.kernel import SIZES, ladders, short_dtype
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture, ratio_plot

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Launch, TimingError
+from pytest_cutile.speed.measure.timing import Launch, Uncapturable
 
 
 def capture(record: Callable[[], None], *, pool: Any = None) -> Any:
     """Return a CUDA graph of what `record` launches. Graphs of one `pool` must not run at the same time.
 
     Raises:
-        TimingError: a launch cannot be captured.
+        Uncapturable: a launch cannot be captured.
     """
     import torch
 
@@ -25,8 +25,8 @@ def capture(record: Callable[[], None], *, pool: Any = None) -> Any:
     except RuntimeError as error:
         if "captur" not in str(error) and "CUDAGraph" not in str(error):
             raise
-        raise TimingError(
-            f"the launch cannot be captured into a CUDA graph, so it cannot be timed: {error}\n"
+        raise Uncapturable(
+            f"the launch cannot be captured into a CUDA graph: {error}\n"
             "Launch code must not read values back from the GPU (.item(), .tolist(), synchronize) and "
             "must launch on torch.cuda.current_stream(). Lists of arrays cannot be captured, tuples can."
         ) from error

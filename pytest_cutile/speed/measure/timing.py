@@ -231,6 +231,10 @@ class TooLong(TimingError):  # noqa: N818 - no mistake of anybody
     """Launches that do not fit into a burst: the GPU would reach its power limit within one."""
 
 
+class Uncapturable(TimingError):  # noqa: N818 - likewise
+    """A launch of which no CUDA graph can be made."""
+
+
 def bound_of(work: Work, platform: Platform | None) -> str:
     """Return the limit that `work` is nearest to on a platform: "TFLOPS" or "GB/s".
 

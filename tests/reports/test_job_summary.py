@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
-from pytest_cutile.reports.formats import SUMMARY_BYTES, render_summary
+from pytest_cutile.reports.formats import SUMMARY_BYTES, render_job_summary
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
 from pytest_cutile.verdicts import Reason, Verdict
-from tests.reports.test_summary import NOT_MEASURED, result
+from tests.reports.test_terminal_summary import NOT_MEASURED, result
 
 SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.045}
 
 
 def markdown_summary(results, failed, **facts) -> str:
-    return render_summary(RunOutcome(results=results, failed=failed, **facts))
+    return render_job_summary(RunOutcome(results=results, failed=failed, **facts))
 
 
 def untimed(gate: str, **changes) -> Result:

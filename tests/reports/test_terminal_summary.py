@@ -1,7 +1,7 @@
 """The summary that the terminal shows."""
 
 from pytest_cutile.reports.cases import RunOutcome
-from pytest_cutile.reports.summary import summary
+from pytest_cutile.reports.terminal_summary import terminal_summary
 from pytest_cutile.reports.text import WIDTH, render_lines
 from pytest_cutile.results import Result
 from pytest_cutile.verdicts import Reason, Verdict
@@ -39,7 +39,7 @@ NOT_MEASURED = {
 
 def lines_of(*results: Result, verbose: bool = False) -> list[str]:
     """Return the lines of the summary that are not blank."""
-    lines = render_lines(summary(RunOutcome(results=results), verbose=verbose).blocks)
+    lines = render_lines(terminal_summary(RunOutcome(results=results), verbose=verbose).blocks)
     return [line.text for line in lines if line.text]
 
 
@@ -118,7 +118,7 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
         results=(normal, tiny, without_gpu("correct", "b"), wrong, *compiled, *static),
         seconds={"softmax": 3.21},
     )
-    lines = [line.text for line in render_lines(summary(run).blocks) if line.text]
+    lines = [line.text for line in render_lines(terminal_summary(run).blocks) if line.text]
     assert lines[0].split() == ["kernel", "cases", "right", "compiles", "changed", "time"]
     assert lines[2].split() == ["softmax", "2", "1", "of", "2", "2", "1", "worse", "3.2", "s"]
     assert lines[5].split() == ["softmax", "b", "sm_90", "wrong", "result", "(nan", "inputs)"]

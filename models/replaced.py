@@ -14,6 +14,7 @@ from models.errors import Unsupported
 from models.masks import IMPLEMENTATION
 from models.patch import deepseek_v2, grouped_query
 from models.patch.common import Choices, Replacement
+from models.weights import refuse_quantised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,11 +84,17 @@ def apply(
     swiglu: bool = True,
     attention: bool = True,
     moe: bool = True,
+    fuse_linear: bool = True,
 ) -> Replaced:
     """Replace operations of `model` by kernels: of this instance alone, until it is restored.
 
     The model is called as before. Its caches may be dynamic or static; prompts may be padded on the left.
     Dropout, gradients and other masks are not supported, nor are weights of attention returned.
+
+    Replaced attention and gates multiply projections of the same input at once: these weights are moved, to
+    lie one behind another. The parameters stay, as views, and restoring leaves them there: values and memory
+    are the same, and CUDA graphs that were captured meanwhile find them. Graphs that were captured before the
+    first `apply` do not.
 
     Args:
         model: A causal language model of transformers: Llama, Qwen2, Qwen3 or DeepSeek-V2.
@@ -96,6 +103,8 @@ def apply(
         swiglu: Whether to replace the gate of dense feed-forward layers and of shared experts.
         attention: Whether to replace attention: prefill, and decoding of one token for each sequence.
         moe: Whether to replace routing and experts; a model without experts has none.
+        fuse_linear: Whether projections of the same input are one product: queries, keys and values (with
+            DeepSeek-V2 queries and latents), and gate and up.
 
     Returns:
         What was replaced.
@@ -104,7 +113,9 @@ def apply(
         Unsupported: The model, its version, dtypes or sizes are not supported; nothing was replaced.
     """
     _check(model)
-    choices = Choices(rope=rope, rms_norm=rms_norm, swiglu=swiglu, attention=attention, moe=moe)
+    choices = Choices(
+        rope=rope, rms_norm=rms_norm, swiglu=swiglu, attention=attention, moe=moe, fuse_linear=fuse_linear
+    )
     architecture = ARCHITECTURES[type(model).__name__]
     changes = tuple(architecture.replacements(model, choices))
     replaced = (
@@ -143,12 +154,7 @@ def _check(model: PreTrainedModel) -> None:
             f"{kind.__module__}.{kind.__name__} is not supported; supported are transformers' own "
             f"{', '.join(ARCHITECTURES)}"
         )
-    quantized = getattr(model.config, "quantization_config", None)
-    if quantized is not None or getattr(model, "hf_quantizer", None) is not None:
-        method = getattr(quantized, "quant_method", None) or (quantized or {}).get("quant_method", "unknown")
-        raise Unsupported(
-            f"quantised weights are not supported (method {method}); load the model in bfloat16"
-        )
+    refuse_quantised(model.config)
     if model.training:
         raise Unsupported("the model is in training mode, and kernels have no gradients; call model.eval()")
     first_name, first = next(iter(model.named_parameters()))

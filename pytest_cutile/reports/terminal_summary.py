@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pytest_cutile.quantities import counted, format_change
+from pytest_cutile.quantities import abridged, counted, format_change
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -40,7 +40,7 @@ _SHOWN_CHANGES = 8
 NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True))
 
 
-def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
+def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     """Return the table of cases and notes on what the table cannot show.
 
     Where nothing was timed, each kernel has one row, and each case that failed; with `verbose` each case.
@@ -88,9 +88,9 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
     for case in cases:
         figures = [case.figures.get(title, "") for title in titles]
         if verbose or case.tone is Tone.BAD or any(figures):
-            rows.append(Row((case.kernel, case.name, *figures, case.arch, case.verdict), case.tone))
+            rows.append(Row((case.kernel, case.name, *figures, case.platform, case.verdict), case.tone))
         else:
-            quiet[case.kernel, case.verdict, case.arch, case.tone] += 1
+            quiet[case.kernel, case.verdict, case.platform, case.tone] += 1
     archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
     for (kernel, verdict, arch, tone), count in quiet.items():
         archs[kernel, verdict, count, tone].append(arch)
@@ -181,7 +181,7 @@ def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[
     passed = [r for r in results if isinstance(r, CorrectResult) and r.verdict is Verdict.PASS]
     unsteady = _by_kernel((r.kernel, "", r.case) for r in passed if r.reason is Reason.NONDETERMINISTIC)
     if unsteady:
-        kernels = "; ".join(f"{kernel}, {_abridged(cases)}" for (kernel, _), cases in unsteady)
+        kernels = "; ".join(f"{kernel}, {abridged(cases, 1)}" for (kernel, _), cases in unsteady)
         yield f"other bits when run again: {kernels}"
     given = [result for result in passed if result.tolerance]
     for (kernel, tolerance), cases in _by_kernel((r.kernel, r.tolerance, r.case) for r in given):
@@ -190,16 +190,16 @@ def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[
         derived = f"up to {most:.3g} times the derived bound" if most is not None else ""
         known = next((result.allowed for result in own if result.allowed), "")
         allowed = ", or ".join(filter(None, [derived, known]))
-        yield f"held to {tolerance}: {kernel}, {_abridged(cases)}" + (f": {allowed}" if allowed else "")
+        yield f"held to {tolerance}: {kernel}, {abridged(cases, 1)}" + (f": {allowed}" if allowed else "")
     uncompared = ((r.kernel, ", ".join(r.uncompared), r.case) for r in passed if r.uncompared)
     for (kernel, names), cases in _by_kernel(uncompared):
-        yield f"may change, and was compared with nothing: {kernel}, {_abridged(cases)}: {names}"
+        yield f"may change, and was compared with nothing: {kernel}, {abridged(cases, 1)}: {names}"
     if verbose:
         for (kernel, dtypes), cases in _by_kernel((r.kernel, r.outputs, r.case) for r in passed if r.outputs):
-            yield f"returned by {kernel}, {_abridged(cases)}: {dtypes}"
+            yield f"returned by {kernel}, {abridged(cases, 1)}: {dtypes}"
         refused = ((r.kernel, layout, r.case) for r in passed for layout in r.refused)
         for (kernel, layout), cases in _by_kernel(refused):
-            yield f"refused by {kernel}, {_abridged(cases)}: {layout}"
+            yield f"refused by {kernel}, {abridged(cases, 1)}: {layout}"
     for result in results:
         if isinstance(result, CorrectResult):
             yield from result.searched.splitlines()
@@ -210,10 +210,6 @@ def _by_kernel(cases: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, s
     for kernel, fact, case in cases:
         by_fact[kernel, fact].append(case)
     return sorted(by_fact.items())
-
-
-def _abridged(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _undecided(results: Iterable[Result]) -> list[str]:
@@ -238,7 +234,7 @@ def _changes(static: Sequence[StaticResult], effect: Effect, *, verbose: bool) -
         changes = [text for text in result.changes if text.startswith(effect)]
         if changes:
             alike[result.kernel, "; ".join(changes)].append(f"{result.case} {result.arch}")
-    texts = [f"{kernel}, {_abridged(where)}: {changes}" for (kernel, changes), where in alike.items()]
+    texts = [f"{kernel}, {abridged(where, 1)}: {changes}" for (kernel, changes), where in alike.items()]
     more = len(texts) - _SHOWN_CHANGES
     if more > 0 and not verbose:
         texts[_SHOWN_CHANGES:] = [f"... and {more} more kinds of {effect} code: -v"]

@@ -1,4 +1,4 @@
-"""A page about a run: failures first, then what is undecided, better or not measured, then the rest."""
+"""The summary of a run for a CI job: first failures, then what is undecided, better or not measured."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SECTIONS = {
 """What did not fail and is worth a section: title, word in the heading, verdicts."""
 
 
-def page(run: RunOutcome) -> Document:
+def job_summary(run: RunOutcome) -> Document:
     cases = cases_of(run.results)
     failing = {_identity(result) for result in run.failed}
     counts: Counter[str] = Counter()
@@ -131,9 +131,8 @@ def _case_table(cases: Sequence[CaseRow]) -> Table:
     titles = figure_titles(case.figures for case in cases)
     rows = []
     for case in cases:
-        arch = case.results[0].arch
         figures = [case.figures.get(title, "") for title in titles]
-        rows.append(Row((_short(case.kernel), _short(case.name), arch, *figures, case.verdict)))
+        rows.append(Row((_short(case.kernel), _short(case.name), case.arch, *figures, case.verdict)))
     return Table([*_NAMES, *_figure_columns(titles), Column("verdict")], rows)
 
 

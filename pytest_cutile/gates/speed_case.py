@@ -1,0 +1,102 @@
+"""A declared case as the gate `speed` measures it, today and as of git revisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.source import declaration_digest
+from pytest_cutile.gates.base import RunningTest, Task
+from pytest_cutile.gates.compiled_facts import compiled_facts
+from pytest_cutile.gates.correct import check_task, make_inputs
+from pytest_cutile.gates.declared import (
+    call_of,
+    compile_case,
+    compiled_at,
+    declared_at,
+    is_compiled,
+    launcher_at,
+    recorded_at,
+)
+from pytest_cutile.session import Session
+from pytest_cutile.spec import Work
+from pytest_cutile.speed.case import Launcher, SpeedCase
+from pytest_cutile.speed.measure.call import Call
+from pytest_cutile.static.comparison import compare
+from pytest_cutile.tensors.seeded import timed_seed
+
+
+def declared_speed_case(session: Session, task: Task, test: RunningTest, *, sampled: bool) -> SpeedCase:
+    """Return what is measured of a task; with `sampled`, its check compares a few parts of a large case.
+
+    What one launch does is the user's to say, and not asked here.
+    """
+    spec = task.spec
+    return _DeclaredCase(
+        key=task.key,
+        check_key=task.key,
+        kernel=spec.name,
+        case=task.case.name,
+        nodeid=test.nodeid,
+        arch=task.arch,
+        module=task.module,
+        declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
+        work=Work(),
+        session=session,
+        task=task,
+        test=test,
+        sampled=sampled,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DeclaredCase(SpeedCase):
+    session: Session
+    task: Task
+    test: RunningTest
+    sampled: bool
+
+    def call(self) -> Call:
+        spec, case = self.task.spec, self.task.case
+        inputs = make_inputs(self.session, self.task, seed=timed_seed(spec, case), signed_rows=False)
+        return call_of(spec.launch, inputs)
+
+    def check(self) -> None:
+        __tracebackhide__ = True
+        check_task(self.session, self.task, self.test, sampled=self.sampled)
+
+    def launcher_at(self, revision: str) -> Launcher | None:
+        return launcher_at(self.session, self.task, revision)
+
+    def fingerprint(self, revision: str) -> str:
+        task = self.task
+        if not is_compiled(task):
+            return ""
+        compiled = compile_case(task.spec, task.case, task.arch)
+        recorded = recorded_at(self.session, task, revision) if revision else compiled
+        return "" if recorded is None else self.session.compilations.speed_fingerprint(recorded)
+
+    def source(self, revision: str) -> str:
+        task = self.task
+        declared = declared_at(self.session, task, revision) if revision else (task.spec, task.case)
+        if declared is None:
+            return ""
+        return declaration_digest([declared[0].launch, declared[0].inputs], declared[1].params)
+
+    def compiled_otherwise(self, revision: str) -> Sequence[str]:
+        task = self.task
+        if not is_compiled(task):
+            return super().compiled_otherwise(revision)
+        compiled = compiled_at(self.session, task, revision)
+        if compiled is None:
+            return ()
+        current = compile_case(task.spec, task.case, task.arch)
+        try:
+            baseline, now = (compiled_facts(self.session, one) for one in (compiled, current))
+        except NothingLaunched:
+            return ["not compared: it launches no cuTile kernel"]
+        if baseline.fingerprint == now.fingerprint:
+            return ["the machine code and its launches are the same: look at torch operations and inputs"]
+        changes = compare(baseline, now, arch=task.arch, rule=self.session.settings.static_rule).changes
+        return [f"{change.effect}: {change.text}" for change in changes]
