@@ -68,7 +68,8 @@ def make_tensor(
             which every dtype holds exactly: sums of them tell a rounding error from a wrong index. "zeros",
             "ones".
             Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
-            around a mean of 7.75, with a deviation of 1/32 (8 bits: 1/2 or 1), and "negative" of -7.75; "small" times the dtype's eps; "tiny" times its smallest normal number, so that two thirds are
+            around a mean of 7.75, with a deviation of 1/32 (8 bits: 1/2 or 1), and "negative" of -7.75;
+            "small" times the dtype's eps; "tiny" times its smallest normal number, so that two thirds are
             subnormal; "nan" with one element NaN; "inf" with one +Inf and one -Inf, in different rows if
             there are two. "one_hot" is 1 at one random index of each row (the last dimension), else 0.
             For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
