@@ -29,13 +29,13 @@ OUTLIERS = 0.005
 """Share of the elements that "outliers" makes larger."""
 OUTLIER_FACTOR = 60.0
 OFFSET = 7.75
-"""The mean of "offset"; that of "negative" is -7.75. Just below a power of 2 the steps of a dtype are smallest beside
-its values, and whole numbers, which the check takes for exact, are far away."""
+"""The mean of "offset"; that of "negative" is -7.75. Just below a power of 2, a dtype's steps are smallest
+in proportion to its values. Whole numbers are far away: the noise on a reference's inputs leaves them out."""
 _SIGNS = {"offset": 1, "negative": -1}
 """The sign of all elements, so that padding by zero is none of them, in rows, columns or the whole."""
 _OFFSET_DEVIATION = 1 / 32
-"""Standard deviation of "offset", or one step of a dtype with larger steps, so that a variance as E[x^2] - E[x]^2
-loses its digits: it shows from a mean of 30 deviations on in float32, of 100 in float16 and of 200 in bfloat16."""
+"""Standard deviation of "offset", or one step of a dtype with larger steps. A variance as E[x^2] - E[x]^2 loses
+its digits: that shows from a mean of 30 deviations on in float32, 100 in float16 and 200 in bfloat16."""
 
 
 def make_tensor(
