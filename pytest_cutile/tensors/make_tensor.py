@@ -35,7 +35,7 @@ _SIGNS = {"offset": 1, "negative": -1}
 """The sign of all elements, so that padding by zero is none of them, in rows, columns or the whole."""
 _OFFSET_DEVIATION = 1 / 32
 """Standard deviation of "offset", or one step of a dtype with larger steps. A variance as E[x^2] - E[x]^2
-loses its digits: that shows from a mean of 30 deviations on in float32, 100 in float16 and 200 in bfloat16."""
+loses its digits: that shows from a mean of 30 deviations on in float32, 100 in float16, 200 in bfloat16."""
 
 
 def make_tensor(
