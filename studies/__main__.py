@@ -9,14 +9,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from pytest_cutile.platforms.lookup import gpu_slug
-from pytest_cutile.speed.measure.timing import Timer
 from studies.running.compiling import compile_beforehand
 from studies.running.files import write_texts
-from studies.running.run import RESULTS, run_study
+from studies.running.run import RESULTS, folder_of_today, gpu_timer, run_study
 from studies.running.study import StoredStudy, Study
 from tools.gpu_runs.measure import MakeTimer
-from tools.gpu_runs.runs import require_gpus
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -28,15 +25,6 @@ def study_names() -> list[str]:
 def load_study(name: str) -> Study | StoredStudy:
     study: Study | StoredStudy = import_module(f"studies.{name}.main").STUDY
     return study
-
-
-def gpu_timer() -> Timer:
-    """Return the speed gate's timer, on the first visible GPU."""
-    from pytest_cutile.gpu.nvml import find_gpu
-    from pytest_cutile.speed.measure.timer import CudaGraphTimer
-
-    require_gpus([0])
-    return CudaGraphTimer(find_gpu())
 
 
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
@@ -72,9 +60,7 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     if options.files:
         parser.error(f"{study.name} measures: it reads no files")
     timer = make_timer()
-    gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
-    day = f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
-    output = options.output or RESULTS / day
+    output = options.output or folder_of_today(timer, quick=options.quick)
     record = run_study(
         study,
         timer,

@@ -7,14 +7,14 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from pytest_cutile.reports.html.plots import picture
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.speed.measure.timing import Regime
-from studies.running.study import Record, Study, TimedRow, Timing
+from studies.running.study import BaseRecord, Record, Study, TimedRow, Timing
 from tools.gpu_runs.runs import write_document
 
 if TYPE_CHECKING:
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 ROWS = "rows.json"
 
 
-def read_record(folder: Path, new: Record) -> Record:
+AnyRecord = TypeVar("AnyRecord", bound=BaseRecord)
+
+
+def read_record(file: Path, new: AnyRecord) -> AnyRecord:
     """Return what an interrupted run of the same study in the same environment stored, else `new`.
 
     Raises:
         SystemExit: The stored rows are of another environment, or unreadable.
     """
-    file = folder / ROWS
     if not file.exists():
         return new
     try:
-        stored = msgspec.json.decode(file.read_bytes(), type=Record)
+        stored = msgspec.json.decode(file.read_bytes(), type=type(new))
     except msgspec.MsgspecError as error:
         raise SystemExit(f"{file}: {error}; move it away, or choose another --output") from error
     for name in ("study", "quick", "environment"):
@@ -46,9 +48,9 @@ def read_record(folder: Path, new: Record) -> Record:
     return stored
 
 
-def store_record(folder: Path, record: Record) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_document(folder / ROWS, msgspec.to_builtins(record))
+def store_record(file: Path, record: BaseRecord) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_document(file, msgspec.to_builtins(record))
 
 
 def write_pages(folder: Path, study: Study, record: Record) -> list[Path]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.quantities import counted, format_time
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.spec import Case, KernelSpec
@@ -21,7 +22,7 @@ from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import Launch, Measurement, Timer, Uncapturable
 from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
 from pytest_cutile.tensors.trees import map_tensors
-from studies.running.files import read_record, store_record, write_pages
+from studies.running.files import ROWS, read_record, store_record, write_pages
 from studies.running.study import Record, Row, Study, TimedRow, timed_row
 from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_launch
@@ -29,6 +30,7 @@ from tools.gpu_runs.gpu_state import free_memory
 from tools.gpu_runs.inputs import as_arguments
 from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.processes import describe
+from tools.gpu_runs.runs import require_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "studies" / "results"
@@ -41,7 +43,43 @@ GATE_CHECK_BYTES = 1e8
 
 Say: TypeAlias = Callable[[str], None]
 Prepare: TypeAlias = Callable[[Study, Sequence[Row], str, Say], None]
+T = TypeVar("T")
 print_now: Say = partial(print, flush=True)
+
+
+def gpu_timer() -> Timer:
+    """Return the speed gate's timer, on the first visible GPU.
+
+    Raises:
+        SystemExit: There is no GPU.
+    """
+    from pytest_cutile.gpu.nvml import find_gpu
+    from pytest_cutile.speed.measure.timer import CudaGraphTimer
+
+    require_gpus([0])
+    return CudaGraphTimer(find_gpu())
+
+
+def folder_of_today(timer: Timer, *, quick: bool) -> Path:
+    """Return the folder in `RESULTS` for what is measured now."""
+    gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
+    return RESULTS / f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * quick}"
+
+
+def environment_here(timer: Timer) -> dict[str, str]:
+    """Return what makes figures comparable: GPU, driver, libraries and commit."""
+    commit = Checkout(ROOT, baselines=RESULTS).commit
+    return {**environment_of(timer), "uuid": timer.device.uuid, "commit": commit}
+
+
+def refuse_problems(timer: Timer) -> None:
+    """Leave a GPU alone that is busy or throttled.
+
+    Raises:
+        SystemExit: It is.
+    """
+    if problems := timer.problems():
+        raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
 
 
 def prepare_nothing(study: Study, rows: Sequence[Row], arch: str, say: Say) -> None:
@@ -80,44 +118,48 @@ def run_study(
         study=study.name,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         quick=quick,
-        environment={
-            **environment_of(timer),
-            "uuid": timer.device.uuid,
-            "commit": Checkout(ROOT, baselines=RESULTS).commit,
-        },
+        environment=environment_here(timer),
         missing={row.contender.name: row.contender.missing for row in rows if row.contender.missing},
     )
-    record = read_record(folder, new)
+    record = read_record(folder / ROWS, new)
     stored = {row.key for row in record.rows}
     to_time = [row for row in rows if row.key not in stored and not row.contender.missing and only in row.key]
-    if to_time and (problems := timer.problems()):
-        raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
+    if to_time:
+        refuse_problems(timer)
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
 
     def ready(of_kernel: Sequence[Row]) -> None:
         prepare(study, of_kernel, timer.device.arch, say)
 
-    begun = time.monotonic()
     timed = _time_rows(study, timer, to_time, quick=quick, ready=ready)
     try:
-        for done, (row, outcome) in enumerate(timed, 1):
+        for row, outcome in with_progress(timed, len(to_time), _line, say=say, budget_s=budget_s):
             if isinstance(outcome, TimedRow):
                 record.rows.append(outcome)
             else:
                 record.errors[row.key] = outcome
-            store_record(folder, record)
-            seconds = time.monotonic() - begun
-            left = seconds / done * (len(to_time) - done)
-            say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
-            if seconds > budget_s and done < len(to_time):
-                say(f"  {counted(len(to_time) - done, 'row')} left: the same command goes on with them")
-                break
+            store_record(folder / ROWS, record)
     finally:  # who interrupts a run reads what there is
         order = [row.key for row in rows]
         record.rows.sort(key=lambda row: order.index(row.key))
-        store_record(folder, record)
+        store_record(folder / ROWS, record)
         say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
     return record
+
+
+def with_progress(
+    outcomes: Iterable[tuple[Row, T]], count: int, line: Callable[[Row, T], str], *, say: Say, budget_s: float
+) -> Iterator[tuple[Row, T]]:
+    """Yield each outcome of `count` rows, then say it and the time left; end after `budget_s` seconds."""
+    begun = time.monotonic()
+    for done, (row, outcome) in enumerate(outcomes, 1):
+        yield row, outcome
+        seconds = time.monotonic() - begun
+        left = seconds / done * (count - done)
+        say(f"  {done} of {count}  {line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
+        if seconds > budget_s and done < count:
+            say(f"  {counted(count - done, 'row')} left: the same command goes on with them")
+            return
 
 
 def _line(row: Row, outcome: TimedRow | str) -> str:

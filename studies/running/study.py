@@ -154,18 +154,24 @@ def timed_row(row: Row, measurement: Measurement, *, why_on_stream: str = "") ->
 
 
 @dataclass(kw_only=True)
-class Record:
-    """Everything that a study measured in one environment; stored after every row."""
+class BaseRecord:
+    """What was measured in one environment; stored after every row."""
 
     study: str
     date: str
     quick: bool
     environment: Mapping[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+    """Rows that could not be measured, and why; the next run tries them again."""
+
+
+@dataclass(kw_only=True)
+class Record(BaseRecord):
+    """Everything that a study timed."""
+
     rows: list[TimedRow] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     """Contenders that are not there, and why."""
-    errors: dict[str, str] = field(default_factory=dict)
-    """Rows that could not be timed, and why; the next run tries them again."""
 
     def find(self, contender: str, case: str, kernel: str = "") -> TimedRow | None:
         """Return a contender's row on a case; None where it was not timed."""

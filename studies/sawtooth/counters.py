@@ -1,29 +1,40 @@
 """Test the cache model with hardware counters: `python -m studies.sawtooth.counters [--output DIR]`.
 
-Needs Nsight Compute (`ncu`), and a GPU whose counters may be read; without either it says what helps.
+Counts what the study times, launch by launch. Needs Nsight Compute (`ncu`), and a GPU whose counters may be
+read; without either it says what helps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pytest_cutile.platforms.lookup import find_platform, gpu_slug
+from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.profiling.counters import KernelCounters
-from pytest_cutile.profiling.ncu import ProfilingError, collect, find_ncu
-from pytest_cutile.spec import Case
+from pytest_cutile.profiling.ncu import NO_PERMISSION, ProfilingError, collect, find_ncu
+from pytest_cutile.quantities import counted
 from pytest_cutile.tensors.seeded import MakeTensor
-from studies.running.attention import case
-from studies.running.run import RESULTS
+from studies.running.files import read_record, store_record, write_texts
+from studies.running.run import (
+    environment_here,
+    folder_of_today,
+    gpu_timer,
+    print_now,
+    refuse_problems,
+    with_progress,
+)
+from studies.running.study import BaseRecord, Row
 from studies.sawtooth.cache import SECTOR_BYTES
 from studies.sawtooth.kernel import SPEC
-from studies.sawtooth.main import IN_ORDER, LENGTHS, QUICK_LENGTHS, TURNING, kv_mib, predict
+from studies.sawtooth.main import Walker, kv_mib, predict, rows
+from tools.gpu_runs.measure import MakeTimer
 from tools.gpu_runs.tables import markdown
 
 METRICS = (
@@ -35,56 +46,86 @@ METRICS = (
 )
 """What multiprocessors asked of the L2 and missed there, all that missed, and what came from memory: names of
 Nsight Compute (docs.nvidia.com/nsight-compute/ProfilingGuide, "Metrics Reference")."""
-CONTENDERS = {contender.name: contender for contender in (IN_ORDER, TURNING)}
 TIMEOUT_S = 120.0
+FILE = "counters.json"
 
 
-def launch_once(length: int, name: str) -> None:
-    """Launch a contender, and let the profiler see the second launch: the first one compiles."""
+@dataclass(frozen=True, kw_only=True)
+class CountedRow:
+    """What was counted of one launch beside what the model predicts."""
+
+    key: str
+    case: str
+    contender: str
+    kv_mib: int
+    counters: Mapping[str, float | None]
+    """Each of `METRICS`; None where the GPU does not count it."""
+    predicted_missed_l2: float | None = None
+    """Bytes; None for other kernels, and where nothing says how large the L2 is."""
+    predicted_missed_half_l2: float | None = None
+    """Likewise, where two copies of each byte are in the L2."""
+
+
+@dataclass(kw_only=True)
+class Counts(BaseRecord):
+    """Everything that was counted."""
+
+    rows: list[CountedRow] = field(default_factory=list)
+
+
+def launch_once(key: str) -> None:
+    """Launch a row's kernel, and let the profiler see the second launch: the first one compiles."""
     import torch
 
+    (row,) = (row for row in rows(False) if row.key == key)
     make_tensor = partial(MakeTensor, device="cuda", seed=0, signed_rows=False)
-    inputs = SPEC.make_inputs(make_tensor, case(length))
-    CONTENDERS[name].launch(**inputs)
+    inputs = SPEC.make_inputs(make_tensor, row.case)
+    row.contender.launch(**inputs)
     torch.cuda.synchronize()
     torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-    CONTENDERS[name].launch(**inputs)
+    row.contender.launch(**inputs)
     torch.cuda.synchronize()
     torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
-def compared(own: Case, name: str, gpu_name: str, counters: KernelCounters) -> dict[str, Any]:
-    """Return what was counted for a launch beside what the model predicts, in bytes."""
-    made: dict[str, Any] = {"case": own.name, "contender": name, "kv_mib": kv_mib(own)}
-    made |= {metric: counters.values.get(metric) for metric in METRICS}
-    gpu = find_platform(gpu_name)
-    if gpu is not None and gpu.cuda_reports is not None:
-        for copies in (1, 2):
-            prediction = predict(gpu, own.params, copies=copies)
-            traffic = prediction.turning if name == TURNING.name else prediction.in_order
-            made[f"predicted_missed_{'half_' if copies > 1 else ''}l2"] = traffic.missed
-    return made
+def compared(row: Row, gpu_name: str, counters: KernelCounters) -> CountedRow:
+    """Return what was counted for a launch beside what the model predicts."""
+    gpu, walker = find_platform(gpu_name), row.contender
+    missed: list[float | None] = [None, None]
+    if isinstance(walker, Walker) and gpu is not None and gpu.cuda_reports is not None:
+        predictions = [
+            predict(gpu, row.case.params, copies=copies, one_in=walker.one_in) for copies in (1, 2)
+        ]
+        missed = [(each.turning if walker.turning else each.in_order).missed for each in predictions]
+    return CountedRow(
+        key=row.key,
+        case=row.case.name,
+        contender=walker.name,
+        kv_mib=kv_mib(row.case),
+        counters={metric: counters.values.get(metric) for metric in METRICS},
+        predicted_missed_l2=missed[0],
+        predicted_missed_half_l2=missed[1],
+    )
 
 
-def page(gpu_name: str, results: Sequence[Mapping[str, Any]], errors: Mapping[str, str]) -> str:
+def page(record: Counts) -> str:
     """Return the table of what was counted beside what was predicted."""
 
-    def mb(result: Mapping[str, Any], key: str, factor: float = 1.0) -> str:
-        value = result.get(key)
+    def mb(value: float | None, factor: float = 1.0) -> str:
         return "-" if value is None else f"{value * factor / 1e6:.0f}"
 
     lines = [
         (
-            result["case"],
-            result["contender"],
-            f"{result['kv_mib']}",
-            mb(result, METRICS[0], SECTOR_BYTES),
-            mb(result, METRICS[1], SECTOR_BYTES),
-            mb(result, "dram__bytes_read.sum"),
-            mb(result, "predicted_missed_l2"),
-            mb(result, "predicted_missed_half_l2"),
+            row.case,
+            row.contender,
+            f"{row.kv_mib}",
+            mb(row.counters[METRICS[0]], SECTOR_BYTES),
+            mb(row.counters[METRICS[1]], SECTOR_BYTES),
+            mb(row.counters["dram__bytes_read.sum"]),
+            mb(row.predicted_missed_l2),
+            mb(row.predicted_missed_half_l2),
         )
-        for result in results
+        for row in record.rows
     ]
     header = (
         "case",
@@ -96,50 +137,98 @@ def page(gpu_name: str, results: Sequence[Mapping[str, Any]], errors: Mapping[st
         "predicted",
         "half the L2",
     )
-    failed = "".join(f"\n\nNot counted: {key}: {why}" for key, why in errors.items())
+    failed = "".join(f"\n\nNot counted: {key}: {why}" for key, why in record.errors.items())
+    environment = ", ".join(f"{name} {value}" for name, value in record.environment.items())
     return f"""# Misses of the L2, counted and predicted
 
-{gpu_name}, {datetime.now(UTC):%Y-%m-%d}, by `python -m studies.sawtooth.counters`. Megabytes of one launch;
-results that are written count as missed in the prediction.
+Counted {record.date} on {environment}, by `python -m studies.sawtooth.counters{" --quick" * record.quick}`.
+Megabytes of one launch; results that are written count as missed in the prediction.
 
 {markdown(header, lines)}{failed}
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Count, and write the files after each launch; return 1 if anything could not be counted."""
+def _count(to_count: Sequence[Row], gpu_name: str, lock: GpuLock) -> Iterator[tuple[Row, CountedRow | str]]:
+    """Yield each row with what was counted, or why nothing was.
+
+    Raises:
+        SystemExit: Nobody may read the counters.
+    """
+    for row in to_count:
+        command = [sys.executable, "-m", "studies.sawtooth.counters", "--one", row.key]
+        try:
+            with lock.alone():
+                *_, last = collect(command, sections=(), metrics=METRICS, timeout_s=TIMEOUT_S)
+        except ProfilingError as error:
+            if NO_PERMISSION in str(error):
+                raise SystemExit(f"{error}") from error
+            yield row, str(error)
+        else:
+            yield row, compared(row, gpu_name, last)
+
+
+def _line(row: Row, outcome: CountedRow | str) -> str:
+    if isinstance(outcome, str):
+        return f"{row.key}: NOT COUNTED: {outcome}"
+    read, predicted = outcome.counters["dram__bytes_read.sum"], outcome.predicted_missed_l2
+    said = ["-" if each is None else f"{each / 1e6:.0f} MB" for each in (read, predicted)]
+    return f"{row.key}: {said[0]} from memory, {said[1]} predicted"
+
+
+def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+    """Count what the folder does not hold yet, and store it after each launch; return 1 if anything failed.
+
+    Raises:
+        SystemExit: There is no ncu or no GPU, the GPU is busy, counters may not be read, or the folder holds
+            rows of another environment.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--output", type=Path, metavar="DIR", help="for the files (studies/results/GPU-DATE)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="for the files (studies/results/GPU-DATE); a run goes on there",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer lengths")
-    parser.add_argument("--one", nargs=2, metavar=("LENGTH", "NAME"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="begin no launch after so long; the same command goes on later",
+    )
+    parser.add_argument("--one", metavar="ROW", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.one:
-        launch_once(int(options.one[0]), options.one[1])
+        launch_once(options.one)
         return 0
     try:
         find_ncu()
     except ProfilingError as error:
         raise SystemExit(f"{error}") from error
-    from pytest_cutile.gpu.nvml import find_gpu
-
-    gpu_name = find_gpu().name
-    day = f"{gpu_slug(gpu_name).removeprefix('nvidia-')}-{datetime.now(UTC):%Y-%m-%d}"
-    folder = (options.output or RESULTS / day) / "sawtooth"
-    folder.mkdir(parents=True, exist_ok=True)
-    results: list[dict[str, Any]] = []
-    errors: dict[str, str] = {}
-    for length in QUICK_LENGTHS if options.quick else LENGTHS:
-        for name in CONTENDERS:
-            command = [sys.executable, "-m", "studies.sawtooth.counters", "--one", f"{length}", name]
-            try:
-                *_, last = collect(command, sections=(), metrics=METRICS, timeout_s=TIMEOUT_S)
-                results.append(compared(case(length), name, gpu_name, last))
-            except ProfilingError as error:
-                errors[f"{name}[{length}]"] = str(error)
-            (folder / "counters.json").write_text(json.dumps([results, errors], indent=1), encoding="utf-8")
-            (folder / "counters.md").write_text(page(gpu_name, results, errors), encoding="utf-8")
-            print(f"  {name}[{length}] {errors.get(f'{name}[{length}]') or results[-1]}", flush=True)
-    return 1 if errors else 0
+    timer = make_timer()
+    folder = (options.output or folder_of_today(timer, quick=options.quick)) / "sawtooth"
+    new = Counts(
+        study="sawtooth",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        quick=options.quick,
+        environment=environment_here(timer),
+    )
+    record = read_record(folder / FILE, new)
+    stored = {row.key for row in record.rows}
+    to_count = [row for row in rows(options.quick) if row.key not in stored]
+    if to_count:
+        refuse_problems(timer)
+    print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
+    outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
+    for row, outcome in with_progress(outcomes, len(to_count), _line, say=print_now, budget_s=options.budget):
+        if isinstance(outcome, CountedRow):
+            record.rows.append(outcome)
+        else:
+            record.errors[row.key] = outcome
+        store_record(folder / FILE, record)
+        write_texts(folder, {"counters.md": page(record)})
+    return 1 if record.errors else 0
 
 
 if __name__ == "__main__":

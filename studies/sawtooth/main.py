@@ -41,21 +41,30 @@ REACHED = 0.6
 """Share of the dense float16 peak that attention reaches: 600 of 989 TFLOPS on an H200 (kernels/fmha.py)."""
 
 
-def _contender(name: str, *, turning: bool, one_in: int = 1) -> Contender:
+@dataclass(frozen=True, kw_only=True)
+class Walker(Contender):
+    """The kernel in one direction."""
+
+    turning: bool
+    one_in: int
+    """The share of the multiprocessors that walk: one in so many."""
+
+
+def _walker(name: str, *, turning: bool, one_in: int = 1) -> Walker:
     def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
         config = choose_config(find_arch("sawtooth", q, CONFIGS))
         sms = None if one_in == 1 else max(1, count_sms() // one_in)
         return sawtooth(q, k, v, causal=causal, config=vary(config, turning=turning, sms=sms))
 
-    return Contender(name=name, launch=launch)
+    return Walker(name=name, launch=launch, turning=turning, one_in=one_in)
 
 
-IN_ORDER = _contender("in order", turning=False)
-TURNING = _contender("turning", turning=True)
+IN_ORDER = _walker("in order", turning=False)
+TURNING = _walker("turning", turning=True)
 FMHA = Contender(name="kernels.fmha", launch=fmha.fmha)
 FEWER = {
     one_in: tuple(
-        _contender(f"{word}, 1/{one_in} of the SMs", turning=turning, one_in=one_in)
+        _walker(f"{word}, 1/{one_in} of the SMs", turning=turning, one_in=one_in)
         for word, turning in (("in order", False), ("turning", True))
     )
     for one_in in SHARES

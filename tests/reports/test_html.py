@@ -500,8 +500,9 @@ def test_equal_values_are_drawn():
     assert histogram([40.0] * 5).count("<svg") == 1
     point = HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="abc", gpu_uuid="GPU-1", burst_us=40.0)
     assert "nan" not in history_plot([point], "burst")
-    dots = [Dot(x=8, y=1.0, title="")]
-    assert "nan" not in lines_plot([PlottedLine(name="", dots=dots)], x_title="", y_title="", label="")
+    for y in (1.0, 0.0):
+        line = PlottedLine(name="", dots=[Dot(x=8, y=y, title="")])
+        assert "nan" not in lines_plot([line], x_title="", y_title="", label="")
 
 
 # -- the command --------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ def test_rows_of_several_kernels_are_prepared_kernel_by_kernel(tmp_path):
 
 
 def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr("studies.running.run.RESULTS", tmp_path / "results")
     monkeypatch.setattr(command, "study_names", lambda: ["toy"])
     monkeypatch.setattr(command, "load_study", lambda name: STUDY)  # noqa: ARG005
     assert command.main(["list"]) == 0

@@ -167,32 +167,62 @@ COUNTED = {
 """Of a GPU that does not count the time."""
 
 
-def test_counters_are_written_beside_the_prediction(tmp_path, monkeypatch):
+@pytest.fixture
+def count(monkeypatch):
+    """Return a function that counts with a pretended ncu; `fails` maps a contender to its error."""
+    monkeypatch.setattr(counters, "find_ncu", lambda: None)
     asked = []
 
-    def collect(command, **how):
-        asked.append((command[-2:], how["metrics"]))
-        if command[-1] == "turning":
-            raise ProfilingError("Nsight Compute saw no launch")
-        launches = [{}, COUNTED]
-        return [KernelCounters(kernel="sawtooth_kernel", grid="(1, 1, 1)", values=each) for each in launches]
+    def run(folder, *, fails, **environment):
+        def collect(command, **how):
+            assert how["metrics"] == counters.METRICS
+            asked.append(command[-1])
+            if (error := fails.get(command[-1].partition("[")[0])) is not None:
+                raise error
+            launches = [{}, COUNTED]
+            return [
+                KernelCounters(kernel="sawtooth_kernel", grid="(1, 1, 1)", values=each) for each in launches
+            ]
 
-    monkeypatch.setattr(counters, "find_ncu", lambda: None)
-    monkeypatch.setattr(counters, "collect", collect)
-    monkeypatch.setattr(counters, "LENGTHS", (65536,))
-    monkeypatch.setattr("pytest_cutile.gpu.nvml.find_gpu", lambda: PretendedTimer.device)
-    assert counters.main(["--output", str(tmp_path)]) == 1
-    assert asked == [(["65536", name], counters.METRICS) for name in ("in order", "turning")]
-    results, errors = json.loads((tmp_path / "sawtooth" / "counters.json").read_text())
-    assert errors == {"turning[65536]": "Nsight Compute saw no launch"}
-    (result,) = results
-    assert result["lts__t_sectors_srcunit_tex.sum"] == 4e6
-    assert result["gpu__time_duration.sum"] is None
-    assert result["predicted_missed_l2"] == 4 * 65536 * 128 * 2  # it fits into an H200's
-    assert result["predicted_missed_half_l2"] > result["predicted_missed_l2"]
+        class Gpu(PretendedTimer):
+            def environment(self):
+                return environment
+
+        monkeypatch.setattr(counters, "collect", collect)
+        asked.clear()
+        code = counters.main(["--quick", "--output", str(folder)], make_timer=lambda: Gpu({}))
+        return code, [*asked]
+
+    monkeypatch.setattr(main, "QUICK_LENGTHS", (65536,))
+    return run
+
+
+CASE = "fp16-1x1x65536x128"
+
+
+def test_counters_are_written_beside_the_prediction_and_go_on_where_they_were(tmp_path, count, capsys):
+    names = [f"{name}[{CASE}]" for name in ("in order", "turning", "kernels.fmha")]
+    nothing = ProfilingError("Nsight Compute saw no launch")
+    assert count(tmp_path, fails={"turning": nothing}) == (1, names)
+    document = json.loads((tmp_path / "sawtooth" / "counters.json").read_text())
+    assert document["errors"] == {names[1]: "Nsight Compute saw no launch"}
+    row, other = document["rows"]
+    assert row["counters"] == COUNTED | {"gpu__time_duration.sum": None}
+    assert row["predicted_missed_l2"] == 4 * 65536 * 128 * 2  # it fits into an H200's
+    assert row["predicted_missed_half_l2"] > row["predicted_missed_l2"]
+    assert other["predicted_missed_l2"] is None
     text = (tmp_path / "sawtooth" / "counters.md").read_text()
-    assert "| fp16-1x1x65536x128 | in order | 32 | 128 | 64 | 2 | 67 |" in text
-    assert "Not counted: turning[65536]: Nsight Compute saw no launch" in text
+    assert f"| {CASE} | in order | 32 | 128 | 64 | 2 | 67 |" in text
+    assert f"Not counted: {names[1]}: Nsight Compute saw no launch" in text
+    assert "3 of 3" in capsys.readouterr().out
+    assert count(tmp_path, fails={}) == (0, names[1:2])
+    with pytest.raises(SystemExit, match="rows of another environment"):
+        count(tmp_path, fails={}, driver="2.0")
+
+
+def test_counters_that_nobody_may_read_are_said_once(tmp_path, count):
+    with pytest.raises(SystemExit, match="only administrators"):
+        count(tmp_path, fails={"in order": ProfilingError(f"only administrators ({ncu.NO_PERMISSION})")})
 
 
 def test_without_ncu_the_counters_say_what_is_missing(monkeypatch):

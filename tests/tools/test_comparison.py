@@ -46,6 +46,7 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
         "missed": "left out on the command line",
         "compile": "ModuleNotFoundError: No module named 'tilegym'",
         "unfit": "computes something else",
+        "long": "TooLong: too long for a burst",
     }
     assert comparison["peers"]["eager"]["exceeded"]
     # The kernel multiplies, and is nearest to that limit; a copy of as many bytes does not.

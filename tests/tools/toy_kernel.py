@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from pytest_cutile import Case, KernelSpec, Work
-from pytest_cutile.speed.measure.timing import Device, Timer, TimingError
+from pytest_cutile.speed.measure.timing import Device, Timer, TooLong, Uncapturable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,9 @@ CONFIGS = {
 
 LAST = {"us": 0.0, "captured": True}
 """What the fake timer reads after a launch."""
+
+
+LONGEST_US = 5000.0
 
 
 def choose_config(arch, *, itemsize):
@@ -75,7 +78,9 @@ class FakeTimer(Timer):
         LAST["captured"] = True
         launch()
         if not LAST["captured"]:
-            raise TimingError("the launch cannot be captured into a CUDA graph")
+            raise Uncapturable("the launch cannot be captured into a CUDA graph")
+        if LAST["us"] > LONGEST_US:
+            raise TooLong("too long for a burst")
         return LAST["us"] * noise
 
     def environment(self):

@@ -9,7 +9,7 @@ CASES = (*MODULE.SPEC.cases, Case(name="fp16-96", params={"n": 96}))
 
 
 TILEGYM = CASES[:1]
-PEERS = ("tilegym", "torch", "eager", "other", "compile", "unfit", "copy", "uncaptured", "missed")
+PEERS = ("tilegym", "torch", "eager", "other", "compile", "unfit", "copy", "uncaptured", "long", "missed")
 
 
 def configs(arch, *, n):
@@ -56,4 +56,5 @@ def peers(args, params):
         "unfit": "computes something else",
         "copy": taking(100.0),
         "uncaptured": on_stream_only,
+        "long": taking(6000.0),
     }

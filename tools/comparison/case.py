@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pytest_cutile.settings import RUN_VARIABLE, SHARERS_VARIABLE
-from pytest_cutile.speed.measure.timing import Launch, Timer, TimingError
+from pytest_cutile.speed.measure.timing import Launch, Timer, Uncapturable
 from tools.comparison.gpu_access import GpuAccess, guard_cutile, guard_inductor
 from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_exactly, describe_difference
@@ -243,9 +243,13 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
 
 
 def _can_be_captured(timer: Timer, launch: Launch) -> bool:
-    """Say whether a graph can be made of a launch, which is timed for a trial."""
+    """Say whether a graph can be made of a launch, which is timed for a trial.
+
+    Raises:
+        TimingError: It cannot be timed for another reason.
+    """
     try:
         timer.time_block([launch])
-    except TimingError:
+    except Uncapturable:
         return False
     return True

@@ -275,7 +275,8 @@ def lines_plot(
     if not dots:
         return Markup()
     x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=is_log)
-    y = Axis(low=0, high=max(dot.y for dot in dots) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
+    high = max(dot.y for dot in dots) * 1.08 or 1.0  # zeros alone have no height
+    y = Axis(low=0, high=high, first=HEIGHT - BOTTOM, last=TOP)
     sizes = sorted({dot.x for dot in dots})
     most = _MOST_TICKS + 1 if is_log else len(sizes)
     ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // most)]]
