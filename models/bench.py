@@ -1,7 +1,7 @@
 """Run one model in several ways, interleaved, and measure tokens per second and where the time goes.
 
-In every round each contender takes the prompt in, decodes launch by launch, goes back, and decodes again by a
-CUDA graph. Rounds go forward and backward through the contenders in turn. They share weights, and the static
+In every round each contender takes the prompt in and decodes, launch by launch, and then again by CUDA
+graphs. Rounds go forward and backward through the contenders in turn. They share weights, and the static
 cache of those that have one.
 """
 
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from models.breakdown import Breakdown, break_down, kernel_names, profile
+from models.breakdown import break_down, kernel_names, profile
 from models.clock import Clock
 from models.contenders import OURS, REFERENCE, Contender
 from models.generate import Generation
@@ -173,17 +174,16 @@ def _run_round(model: PreTrainedModel, record: Record, running: _Running, clock:
     generation, steps = running.generation, record.shape.new_tokens - 1
     try:
         with running.contender.active(model):
-            marks = [clock.mark()]
-            generation.prefill()
-            marks.append(clock.mark())
-            (first_token_s,) = clock.seconds(marks)
             for row in running.rows:
-                generation.rewind()
+                graph = row.mode is Mode.GRAPH
                 marks = [clock.mark()]
+                generation.prefill(graph=graph)
+                marks.append(clock.mark())
                 for _ in range(steps):
-                    generation.step(graph=row.mode is Mode.GRAPH)
+                    generation.step(graph=graph)
                     marks.append(clock.mark())
-                step_ms = tuple(seconds * 1000 for seconds in clock.seconds(marks))
+                first_token_s, *step_s = clock.seconds(marks)
+                step_ms = tuple(seconds * 1000 for seconds in step_s)
                 row.rounds.append(Round(first_token_s=first_token_s, step_ms=step_ms))
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
         _fail(running, error)
@@ -201,20 +201,19 @@ def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
     generation, names = running.generation, kernel_names() if running.contender.name == OURS else ()
     steps = max(1, min(PROFILED_STEPS, record.shape.new_tokens - 1))
 
-    def decode(*, graph: bool) -> Breakdown:
-        generation.rewind()
-
-        def run() -> None:
-            for _ in range(steps):
-                generation.step(graph=graph)
-
-        return break_down(profile(run), repeats=steps, names=names)
-
     try:
         with running.contender.active(model):
-            prefill = break_down(profile(generation.prefill), names=names)
             for row in running.rows:
-                row.prefill, row.decode = prefill, decode(graph=row.mode is Mode.GRAPH)
+                graph = row.mode is Mode.GRAPH
+                prefill = partial(generation.prefill, graph=graph)
+                row.prefill = break_down(profile(prefill), names=names)
+                generation.rewind()
+
+                def decode(graph: bool = graph) -> None:
+                    for _ in range(steps):
+                        generation.step(graph=graph)
+
+                row.decode = break_down(profile(decode), repeats=steps, names=names)
     except Exception as error:  # noqa: BLE001 - times are worth having without a profile
         for row in running.rows:
             row.problem = f"no profile: {describe(error)}"

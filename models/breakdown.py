@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -16,7 +17,8 @@ class KernelRun(NamedTuple):
     """One execution of a kernel, a copy or a fill on the GPU."""
 
     name: str
-    us: float
+    start_us: float
+    end_us: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,9 @@ class Breakdown:
 def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[str] = ()) -> Breakdown:
     """Add executions up by kernel.
 
+    Where two overlap, the time is that of the one that began first: a dependent launch waits beside the
+    kernel before it. So all times together are those in which the GPU was busy.
+
     Args:
         runs: Of a profile.
         repeats: Tokens, or prefills, that the profile has: figures are per one.
@@ -66,8 +71,10 @@ def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[s
     """
     ours = tuple(names)
     times: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        times[run.name].append(run.us)
+    busy_until = -math.inf
+    for run in sorted(runs, key=lambda run: run.start_us):
+        times[run.name].append(max(0.0, run.end_us - max(run.start_us, busy_until)))
+        busy_until = max(busy_until, run.end_us)
     total = sum(map(sum, times.values()))
     kernels = (
         KernelTime(
@@ -91,7 +98,7 @@ def profile(work: Callable[[], object]) -> list[KernelRun]:
         work()
         torch.cuda.synchronize()
     return [
-        KernelRun(event.name, event.time_range.elapsed_us())
+        KernelRun(event.name, event.time_range.start, event.time_range.end)
         for event in profiled.events()
         if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
     ]

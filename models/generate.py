@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from models.errors import DoesNotFit, NeedsGpu, PromptTooLong
@@ -21,6 +22,21 @@ WARM_UPS = 3
 """Steps before a capture: cuTile and cuBLAS compile, tune and allocate in the first ones."""
 LARGEST_WITHOUT_GPU = 50_000_000
 """Parameters up to which a model runs on the CPU, its kernels interpreted."""
+LONGEST_GRAPH = 8192
+"""Tokens of all prompts up to which a graph of the prefill pays: with more, the GPU is busy while the host
+launches, and a graph holds on to the memory of all activations."""
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A CUDA graph, and where it leaves its logits."""
+
+    graph: torch.cuda.CUDAGraph
+    logits: torch.Tensor
+
+    def replay(self) -> torch.Tensor:
+        self.graph.replay()
+        return self.logits
 
 
 class Generation:
@@ -84,7 +100,8 @@ class Generation:
         self._forward: Callable[..., Any] = torch.compile(model.forward, dynamic=False) if compiled else model
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
         self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
-        self._graph: Any = None
+        self._prefill_graph: _Captured | None = None
+        self._step_graph: _Captured | None = None
 
     @property
     def new_tokens(self) -> int:
@@ -93,32 +110,21 @@ class Generation:
     @property
     def is_captured(self) -> bool:
         """Whether there is a CUDA graph of a step."""
-        return self._graph is not None
+        return self._step_graph is not None
 
-    def prefill(self) -> torch.Tensor:
+    def prefill(self, *, graph: bool = False) -> torch.Tensor:
         """Take the prompts in, from the beginning; return the logits of the first new token, `[B, vocab]`.
 
         Attention sees keys of the prompt alone, not the empty places of the cache: masks of these keep
         PyTorch from its fastest kernels.
 
+        Args:
+            graph: Whether to replay what `capture` has captured; long prompts are launched all the same.
+
         Raises:
             DoesNotFit: The GPU has not enough memory.
         """
-        import torch
-        from transformers import DynamicCache
-
-        with torch.no_grad(), self._within_memory():
-            filled = DynamicCache(config=self.model.config)
-            output = self.model(
-                input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
-            )
-            if self._dynamic:
-                self.cache = filled
-            else:
-                copy_cache(filled, self.cache)
-            self.logits = output.logits[:, -1]
-            self._place.zero_()
-            self._append(self.logits)
+        self.logits = self._run(self._prefill, self._prefill_graph if graph else None)
         return self.logits
 
     def step(self, *, graph: bool = False) -> None:
@@ -130,35 +136,20 @@ class Generation:
         Raises:
             DoesNotFit: The GPU has not enough memory.
         """
-        import torch
-
-        if graph:
-            self._graph.replay()
-            return
-        with torch.no_grad(), self._within_memory():
-            self.logits = self._step()
+        self.logits = self._run(self._step, self._step_graph if graph else None)
 
     def capture(self) -> None:
-        """Capture a step into a CUDA graph, for `step(graph=True)`. Call it after `prefill`.
+        """Capture a step into a CUDA graph, and the prefill of up to `LONGEST_GRAPH` tokens.
+
+        Call it after `prefill`.
 
         Raises:
-            RuntimeError: The step reads values back from the GPU, or allocates what a graph cannot.
+            RuntimeError: One of them reads values back from the GPU, or allocates what a graph cannot.
             DoesNotFit: The GPU has not enough memory.
         """
-        import torch
-
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with self._within_memory(), torch.cuda.stream(stream), torch.no_grad():
-            for _ in range(WARM_UPS):
-                self._step()
-                self.rewind()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with self._within_memory(), torch.cuda.graph(graph), torch.no_grad():
-            self.logits = self._step()
-        self.rewind()
-        self._graph = graph
+        if self.prompt.numel() <= LONGEST_GRAPH:
+            self._prefill_graph = self._capture(self._prefill)
+        self._step_graph = self._capture(self._step)
 
     def rewind(self) -> None:
         """Go back to the first new token, as after `prefill`; nothing waits for the GPU."""
@@ -189,6 +180,44 @@ class Generation:
             yield
         except torch.OutOfMemoryError as error:
             raise DoesNotFit(self.footprint.why_not(*torch.cuda.mem_get_info())) from error
+
+    def _run(self, run: Callable[[], torch.Tensor], captured: _Captured | None) -> torch.Tensor:
+        import torch
+
+        if captured is not None:
+            return captured.replay()
+        with torch.no_grad(), self._within_memory():
+            return run()
+
+    def _capture(self, run: Callable[[], torch.Tensor]) -> _Captured:
+        import torch
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with self._within_memory(), torch.cuda.stream(stream), torch.no_grad():
+            for _ in range(WARM_UPS):
+                run()
+                self.rewind()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with self._within_memory(), torch.cuda.graph(graph), torch.no_grad():
+            logits = run()
+        self.rewind()
+        return _Captured(graph, logits)
+
+    def _prefill(self) -> torch.Tensor:
+        from transformers import DynamicCache
+
+        filled = DynamicCache(config=self.model.config)
+        output = self.model(input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1)
+        if self._dynamic:
+            self.cache = filled
+        else:
+            copy_cache(filled, self.cache)
+        self._place.zero_()
+        logits: torch.Tensor = output.logits[:, -1]
+        self._append(logits)
+        return logits
 
     def _step(self) -> torch.Tensor:
         output = self._forward(input_ids=self._token, past_key_values=self.cache, use_cache=True)
@@ -223,9 +252,9 @@ def generate(generation: Generation, *, graph: bool = False) -> Iterator[int]:
 
     Args:
         generation: What to run, from its beginning.
-        graph: Whether steps replay a CUDA graph, captured once.
+        graph: Whether steps replay a CUDA graph, captured once, and the prefill one that is there already.
     """
-    generation.prefill()
+    generation.prefill(graph=graph)
     yield 1
     if graph and generation.new_tokens > 1 and not generation.is_captured:
         generation.capture()

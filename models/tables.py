@@ -106,7 +106,7 @@ def breakdowns(record: Record) -> dict[str, Breakdown]:
     found = {}
     for row in record.measured:
         if row.prefill is not None:
-            found[f"{row.title}: prefill"] = row.prefill
+            found[f"{row.title}: prefill, {row.mode.value}"] = row.prefill
         if row.decode is not None:
             found[f"{row.title}: one decode step, {row.mode.value}"] = row.decode
     return {title: breakdown for title, breakdown in found.items() if breakdown.kernels}
@@ -120,10 +120,10 @@ def coverage_lines(record: Record) -> list[str]:
             continue
         idle = format_share(max(0.0, 1 - row.decode.ms / row.token_ms))
         lines += [
-            f"prefill: {_shares(row.prefill)}",
+            f"prefill, {row.mode.value}: {_shares(row.prefill)}",
             f"decode, {row.mode.value}: {_shares(row.decode)}; no kernel runs for {idle} of the time",
         ]
-    return list(dict.fromkeys(lines))
+    return lines
 
 
 def _shares(breakdown: Breakdown) -> str:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from transformers.cache_utils import StaticLayer
+
 from models import operators
 from models.errors import Unsupported
 from models.patch.projections import project_together
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
 MAX_NORM = 16384
 """Longest row that `kernels.rms_norm` takes."""
@@ -150,6 +152,29 @@ def attend_as_before(
         **kwargs,
     )
     return result
+
+
+def append_to_cache(cache: Cache, keys: Tensor, values: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """Do what `cache.update` does; of one token and a static cache with three kernels instead of five.
+
+    transformers adds up the token's place, which is the cache's length.
+
+    Args:
+        cache: transformers' cache.
+        keys: `[B, H, M, D]`.
+        values: `[B, H, M, D_v]`.
+        index: Of the layer.
+    """
+    layer: Any = cache.layers[index] if index < len(cache.layers) else None
+    is_static = type(layer) is StaticLayer and layer.is_initialized
+    if not is_static or keys.shape[2] != 1:
+        updated: tuple[Tensor, Tensor] = cache.update(keys, values, index)
+        return updated
+    place = layer.cumulative_length.view(1)
+    layer.keys.index_copy_(2, place, keys)
+    layer.values.index_copy_(2, place, values)
+    layer.cumulative_length.add_(1)
+    return layer.keys, layer.values
 
 
 def check_activation(model: PreTrainedModel, operation: str) -> None:

@@ -21,6 +21,7 @@ from models.patch.common import (
     Choices,
     Forward,
     Replacement,
+    append_to_cache,
     attend_as_before,
     check_activation,
     library_function,
@@ -133,7 +134,7 @@ def make_forward(choices: Choices) -> Forward:
         latent = self.kv_a_layernorm(latent)
         q_pe, k_pe = turn(self, q_pe, k_pe, position_embeddings)
         if past_key_values is not None:
-            latent, k_pe = past_key_values.update(latent, k_pe, self.layer_idx)
+            latent, k_pe = append_to_cache(past_key_values, latent, k_pe, self.layer_idx)
         o, weights = attention(self, q, q_pe, latent, k_pe, attention_mask, **kwargs)
         return self.o_proj(o.reshape(batch, tokens, -1)), weights
 
@@ -143,8 +144,15 @@ def make_forward(choices: Choices) -> Forward:
 # -- experts ----------------------------------------------------------------------------------------
 
 
+def multiply_in_float32(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `x @ weight.mT` in float32, as if both were converted first: products of 16 bits are exact."""
+    if x.is_cuda and x.dtype == weight.dtype != torch.float32:
+        return torch.mm(x, weight.mT, out_dtype=torch.float32)
+    return functional.linear(x.float(), weight.float())
+
+
 def route(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    logits = functional.linear(hidden_states.view(-1, self.hidden_dim).float(), self.weight.float())
+    logits = multiply_in_float32(hidden_states.view(-1, self.hidden_dim), self.weight)
     weights, ids = operators.moe_route(logits, self.top_k)
     return logits, weights if self.routed_scaling_factor == 1 else weights * self.routed_scaling_factor, ids
 

@@ -12,6 +12,7 @@ from models.patch.common import (
     Choices,
     Forward,
     Replacement,
+    append_to_cache,
     attend_as_before,
     library_function,
     replace_forward,
@@ -67,7 +68,7 @@ def make_forward(choices: Choices) -> Forward:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         q, k = turn(self, q, k, *position_embeddings)
         if past_key_values is not None:
-            k, v = past_key_values.update(k, v, self.layer_idx)
+            k, v = append_to_cache(past_key_values, k, v, self.layer_idx)
         o, weights = attention(self, q, k, v, attention_mask, **kwargs)
         return self.o_proj(o.reshape(*hidden_states.shape[:-1], -1)), weights
 

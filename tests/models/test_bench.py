@@ -269,7 +269,8 @@ def test_what_tilegym_replaces_is_put_back(qwen2, monkeypatch):
 
 
 def test_kernels_are_counted_per_token_and_ours_are_known_by_their_names():
-    runs = [KernelRun("rope_kernel_0x12", 10.0), KernelRun("gemm", 80.0)] * 2 + [KernelRun("copy", 20.0)]
+    runs = one_by_one(("rope_kernel_0x12", 10.0), ("gemm", 80.0), ("rope_kernel_0x12", 10.0), ("gemm", 80.0))
+    runs.append(KernelRun("copy", 180.0, 200.0))
     breakdown = break_down(runs, repeats=2, names=("rope_kernel",))
     assert [(kernel.name, kernel.calls, kernel.ms) for kernel in breakdown.kernels] == [
         ("gemm", 1.0, 0.08),
@@ -279,6 +280,24 @@ def test_kernels_are_counted_per_token_and_ours_are_known_by_their_names():
     assert breakdown.coverage == pytest.approx((0.1, 0.4))
     assert break_down([]).coverage == (0, 0)
     assert {"rope_kernel", "fmha_kernel", "attention_decode_kernel"} <= {*kernel_names()}
+
+
+def one_by_one(*runs: tuple[str, float]) -> list[KernelRun]:
+    """Kernels by name and time, each of which begins when the one before has ended."""
+    ends = itertools.accumulate(us for _, us in runs)
+    return [KernelRun(name, end - us, end) for (name, us), end in zip(runs, ends, strict=True)]
+
+
+def test_a_kernel_that_waits_beside_another_has_only_the_time_of_its_own():
+    waits = [
+        KernelRun("merge", 10.0, 108.0),
+        KernelRun("attend", 0.0, 100.0),
+        KernelRun("inside", 20.0, 30.0),
+    ]
+    breakdown = break_down(waits)
+    assert {kernel.name: kernel.ms for kernel in breakdown.kernels} == {
+        "attend": 0.1, "merge": pytest.approx(0.008), "inside": 0.0
+    }  # fmt: skip
 
 
 def test_divergence_is_that_of_the_worst_prompt():
@@ -302,9 +321,9 @@ def measured_record() -> Record:
     record.rows = [row("sdpa", "SDPA", Mode.GRAPH, 8.0), row(OURS, "ours", Mode.GRAPH, 5.0)]
     own = record.rows[1]
     own.prefill = break_down(
-        [KernelRun("fmha_kernel_Kt2_A4bf16_1s1", 300.0), KernelRun("void gemm(int)", 700.0)], names=["fmha"]
+        one_by_one(("fmha_kernel_Kt2_A4bf16_1s1", 300.0), ("void gemm(int)", 700.0)), names=["fmha"]
     )
-    own.decode = break_down([KernelRun("fmha_kernel", 4000.0)], names=["fmha"])
+    own.decode = break_down(one_by_one(("fmha_kernel", 4000.0)), names=["fmha"])
     record.rows.append(
         Row(
             contender="eager-attention",
@@ -323,7 +342,7 @@ def test_the_page_has_the_table_the_goal_the_kernels_and_what_was_published():
         "goal on an H200: 6 ms a token; 5 ms: reached",
         "| eager attention | eager | not measured | - |",
         "Not measured: eager-attention, eager: out of memory: about 90 GB of 80 GB.",
-        "prefill: our kernels have 30 % of the GPU's time and 50 % of its launches",
+        "prefill, graph: our kernels have 30 % of the GPU's time and 50 % of its launches",
         "decode, graph: our kernels have 100 % of the GPU's time and 100 % of its launches",
         "no kernel runs for 20 % of the time",
         "| gemm | 1 | 0.7 | 70 % |",

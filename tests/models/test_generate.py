@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from models import generate as module
+from models.check import make_cache
 from models.errors import DoesNotFit, NeedsGpu, PromptTooLong
 from models.generate import Generation, generate
+from models.patch.common import append_to_cache
 from tests.models.conftest import no_reads_by_host
 
 
@@ -122,3 +124,39 @@ def test_nothing_is_advised_that_does_not_fit(qwen2):
     assert "nothing of this model fits" in footprint.why_not(0, footprint.weights)
     assert footprint.largest_batch(footprint.weights / 2) == 0
     assert "an empty GPU has room" in footprint.why_not(1000, 10 * footprint.total)
+
+
+@pytest.mark.parametrize(("length", "captured"), [(8, ["_prefill", "_step"]), (9, ["_step"])])
+def test_a_graph_of_the_prefill_is_made_of_short_prompts_alone(length, captured, qwen2, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_GRAPH", 8)
+    replayed = []
+
+    class Graph:
+        def __init__(self, name):
+            self.name = name
+
+        def replay(self):
+            replayed.append(self.name)
+            return torch.zeros(1, qwen2.config.vocab_size)
+
+    monkeypatch.setattr(Generation, "_capture", lambda _, run: Graph(run.__name__))
+    generation = Generation(qwen2, prompt_of(batch=1, length=length), new_tokens=2)
+    launched = generation.prefill()
+    generation.capture()
+    assert generation.is_captured
+    logits = generation.prefill(graph=True)
+    generation.step(graph=True)
+    assert replayed == captured
+    assert torch.equal(logits, launched) == ("_prefill" not in captured)
+    assert not generation.logits.any()
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_tokens_are_appended_as_the_cache_itself_does(static, qwen2):
+    caches = [make_cache(qwen2, 6, static=static) for _ in range(2)]
+    for tokens in (3, 1, 1):
+        keys, values = torch.randn(2, 2, 2, tokens, 64)
+        expected = caches[0].update(keys, values, 0)
+        got = append_to_cache(caches[1], keys, values, 0)
+        assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+        assert int(caches[0].get_seq_length()) == int(caches[1].get_seq_length())
