@@ -11,7 +11,7 @@ from pathlib import Path
 
 from studies.running.compiling import compile_beforehand
 from studies.running.files import write_texts
-from studies.running.run import RESULTS, folder_of_today, gpu_timer, run_study
+from studies.running.run import RESULTS, failing_in_words, folder_of_today, gpu_timer, run_study
 from studies.running.study import StoredStudy, Study
 from tools.gpu_runs.measure import MakeTimer
 
@@ -27,49 +27,62 @@ def load_study(name: str) -> Study | StoredStudy:
     return study
 
 
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m studies", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    commands.add_parser("list", help="the studies, and what each shows")
+    for name in study_names():
+        study = load_study(name)
+        explained = f"{study.summary[0].upper()}{study.summary[1:]}. See studies/{name}/README.md."
+        own = commands.add_parser(name, help=study.summary, description=explained)
+        if isinstance(study, StoredStudy):
+            own.add_argument("files", nargs="*", type=Path, metavar="FILE", help="what it reads")
+            own.add_argument(
+                "--output", type=Path, metavar="DIR", help="for the files (studies/results/stored-DATE)"
+            )
+            continue
+        own.add_argument(
+            "--output",
+            type=Path,
+            metavar="DIR",
+            help="for the files (studies/results/GPU-DATE); a run goes on there",
+        )
+        own.add_argument("--quick", action="store_true", help="fewer sizes, in bursts alone")
+        own.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains it")
+        own.add_argument(
+            "--budget",
+            type=float,
+            default=float("inf"),
+            metavar="SECONDS",
+            help="begin no row after so long; the same command goes on later",
+        )
+    return parser.parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Run what the command line names; return 1 if a row could not be timed."""
-    parser = argparse.ArgumentParser(prog="python -m studies", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("name", choices=["list", *study_names()], help="a study, or list", metavar="NAME")
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="of a study that reads files")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="for the files (studies/results/GPU-DATE); a run goes on there",
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer sizes, in bursts alone")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains it")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=float("inf"),
-        metavar="SECONDS",
-        help="begin no row after so long; the same command goes on later",
-    )
-    options = parser.parse_args(argv)
+    options = parse(argv)
     if options.name == "list":
         for name in study_names():
-            print(f"{name:14} {load_study(name).summary}")
+            print(f"{name:15} {load_study(name).summary}")
         return 0
     study = load_study(options.name)
-    if isinstance(study, StoredStudy):
-        output = options.output or RESULTS / f"stored-{datetime.now(UTC):%Y-%m-%d}"
-        print(*write_texts(output / study.name, study.pages(options.files)), sep="\n")
-        return 0
-    if options.files:
-        parser.error(f"{study.name} measures: it reads no files")
-    timer = make_timer()
-    output = options.output or folder_of_today(timer, quick=options.quick)
-    record = run_study(
-        study,
-        timer,
-        output / study.name,
-        quick=options.quick,
-        prepare=compile_beforehand,
-        only=options.only,
-        budget_s=options.budget,
-    )
+    with failing_in_words():
+        if isinstance(study, StoredStudy):
+            output = options.output or RESULTS / f"stored-{datetime.now(UTC):%Y-%m-%d}"
+            print(*write_texts(output / study.name, study.pages(options.files)), sep="\n")
+            return 0
+        timer = make_timer()
+        output = options.output or folder_of_today(timer, quick=options.quick)
+        record = run_study(
+            study,
+            timer,
+            output / study.name,
+            quick=options.quick,
+            prepare=compile_beforehand,
+            only=options.only,
+            budget_s=options.budget,
+        )
     return 1 if record.errors else 0
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_speed, speed_files
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.quantities import format_ratio, format_share
@@ -58,11 +59,13 @@ def compare(paths: Sequence[Path]) -> PlatformComparison:
     """Compare files of baselines, by default all of this repository; the first one is what ratios are over.
 
     Raises:
-        SystemExit: there are not two.
-        BaselineError: a file cannot be used.
+        SystemExit: there are not two, or one cannot be used.
     """
     if paths:
-        files, names = [read_speed(path) for path in paths], [*map(str, paths)]
+        try:
+            files, names = [read_speed(path) for path in paths], [*map(str, paths)]
+        except BaselineError as error:
+            raise SystemExit(f"{error}") from error
     else:
         files = sorted(speed_files(BASELINES), key=lambda file: file.gpu != GB10)
         names = [f"baselines/ ({file.arch})" for file in files]

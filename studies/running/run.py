@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -60,6 +61,21 @@ def gpu_timer() -> Timer:
     return CudaGraphTimer(find_gpu())
 
 
+@contextmanager
+def failing_in_words() -> Iterator[None]:
+    """End a command in a line where a user interrupts it, or where its files cannot be written.
+
+    Raises:
+        SystemExit: Either.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: the same command goes on with the rows that are left") from None
+    except OSError as error:
+        raise SystemExit(f"{error}") from error
+
+
 def folder_of_today(timer: Timer, *, quick: bool) -> Path:
     """Return the folder in `RESULTS` for what is measured now."""
     gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
@@ -111,7 +127,9 @@ def run_study(
         budget_s: Begin no row after so many seconds.
 
     Raises:
-        SystemExit: The GPU is busy or throttled, or `folder` holds rows of another environment.
+        SystemExit: The GPU is busy or throttled, no row is meant by `only`, or `folder` holds rows of another
+            environment.
+        OSError: The files cannot be written.
     """
     rows = study.rows(quick)
     new = Record(
@@ -124,8 +142,11 @@ def run_study(
     record = read_record(folder / ROWS, new)
     stored = {row.key for row in record.rows}
     to_time = [row for row in rows if row.key not in stored and not row.contender.missing and only in row.key]
+    if not any(only in row.key for row in rows):
+        raise SystemExit(f"no row of {study.name} has {only!r} in its name; one is {rows[0].key}")
     if to_time:
         refuse_problems(timer)
+    store_record(folder / ROWS, record)  # before anything is timed: what cannot be stored is not measured
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
 
     def ready(of_kernel: Sequence[Row]) -> None:

@@ -24,6 +24,7 @@ from pytest_cutile.tensors.seeded import MakeTensor
 from studies.running.files import read_record, store_record, write_texts
 from studies.running.run import (
     environment_here,
+    failing_in_words,
     folder_of_today,
     gpu_timer,
     print_now,
@@ -175,13 +176,48 @@ def _line(row: Row, outcome: CountedRow | str) -> str:
     return f"{row.key}: {said[0]} from memory, {said[1]} predicted"
 
 
-def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: float) -> int:
     """Count what the folder does not hold yet, and store it after each launch; return 1 if anything failed.
 
     Raises:
         SystemExit: There is no ncu or no GPU, the GPU is busy, counters may not be read, or the folder holds
             rows of another environment.
+        OSError: The files cannot be written.
     """
+    try:
+        find_ncu()
+    except ProfilingError as error:
+        raise SystemExit(f"{error}") from error
+    timer = make_timer()
+    folder = (output or folder_of_today(timer, quick=quick)) / "sawtooth"
+    new = Counts(
+        study="sawtooth",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        quick=quick,
+        environment=environment_here(timer),
+    )
+    record = read_record(folder / FILE, new)
+    stored = {row.key for row in record.rows}
+    order = [row.key for row in rows(quick)]
+    to_count = [row for row in rows(quick) if row.key not in stored]
+    if to_count:
+        refuse_problems(timer)
+    store_record(folder / FILE, record)
+    print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
+    outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
+    for row, outcome in with_progress(outcomes, len(to_count), _line, say=print_now, budget_s=budget_s):
+        if isinstance(outcome, CountedRow):
+            record.rows.append(outcome)
+            record.rows.sort(key=lambda row: order.index(row.key))
+        else:
+            record.errors[row.key] = outcome
+        store_record(folder / FILE, record)
+        write_texts(folder, {"counters.md": page(record)})
+    return 1 if record.errors else 0
+
+
+def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+    """Run what the command line says; return 1 if anything could not be counted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--output",
@@ -202,33 +238,8 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     if options.one:
         launch_once(options.one)
         return 0
-    try:
-        find_ncu()
-    except ProfilingError as error:
-        raise SystemExit(f"{error}") from error
-    timer = make_timer()
-    folder = (options.output or folder_of_today(timer, quick=options.quick)) / "sawtooth"
-    new = Counts(
-        study="sawtooth",
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        quick=options.quick,
-        environment=environment_here(timer),
-    )
-    record = read_record(folder / FILE, new)
-    stored = {row.key for row in record.rows}
-    to_count = [row for row in rows(options.quick) if row.key not in stored]
-    if to_count:
-        refuse_problems(timer)
-    print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
-    outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
-    for row, outcome in with_progress(outcomes, len(to_count), _line, say=print_now, budget_s=options.budget):
-        if isinstance(outcome, CountedRow):
-            record.rows.append(outcome)
-        else:
-            record.errors[row.key] = outcome
-        store_record(folder / FILE, record)
-        write_texts(folder, {"counters.md": page(record)})
-    return 1 if record.errors else 0
+    with failing_in_words():
+        return count(make_timer, options.output, quick=options.quick, budget_s=options.budget)
 
 
 if __name__ == "__main__":

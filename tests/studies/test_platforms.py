@@ -83,7 +83,6 @@ def test_one_file_is_not_enough(files):
         compare(files[:1])
 
 
-def test_a_study_that_measures_reads_no_files(files, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["fmha_scaling", str(files[0])])
-    assert "it reads no files" in capsys.readouterr().err
+def test_a_file_that_is_not_there_is_named(files):
+    with pytest.raises(SystemExit, match=r"nowhere\.json: there is no such file"):
+        compare([*files, files[0].with_name("nowhere.json")])

@@ -226,6 +226,11 @@ def test_a_run_ends_in_time_and_goes_on_later(tmp_path):
     assert len(run_study(STUDY, PretendedTimer(TIMES), tmp_path).rows) == 6
 
 
+def test_a_text_that_is_in_no_name_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match=r"no row of toy has 'fats' in its name; one is slow\[fp16-32\]"):
+        run_study(STUDY, PretendedTimer(TIMES), tmp_path, only="fats")
+
+
 def test_rows_of_several_kernels_are_prepared_kernel_by_kernel(tmp_path):
     specs = [replace(toy_kernel.SPEC, name=name) for name in ("one", "two")]
     rows = [Row(case=case, contender=SLOW, spec=spec) for spec in specs for case in CASES]
@@ -251,7 +256,7 @@ def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monke
     monkeypatch.setattr(command, "study_names", lambda: ["toy"])
     monkeypatch.setattr(command, "load_study", lambda name: STUDY)  # noqa: ARG005
     assert command.main(["list"]) == 0
-    assert capsys.readouterr().out == "toy            a toy\n"
+    assert capsys.readouterr().out == "toy             a toy\n"
     assert command.main(["toy", "--quick"], make_timer=lambda: PretendedTimer(TIMES)) == 0
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("h200-20")
@@ -262,6 +267,42 @@ def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monke
     output = tmp_path / "mine"
     assert command.main(["toy", "--output", str(output)], make_timer=lambda: PretendedTimer(TIMES)) == 1
     assert stored(output / "toy")["errors"]
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """Let the only study be the toy."""
+    monkeypatch.setattr(command, "study_names", lambda: ["toy"])
+    monkeypatch.setattr(command, "load_study", lambda _: STUDY)
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_cannot_be_stored_is_not_timed(tmp_path):
+    (tmp_path / "file").touch()
+    timer = PretendedTimer(TIMES)
+    with pytest.raises(SystemExit, match=r"Not a directory: .*file"):
+        command.main(["toy", "--output", str(tmp_path / "file")], make_timer=lambda: timer)
+    assert not timer.timed
+
+
+@pytest.mark.usefixtures("toy")
+def test_an_interrupted_command_says_how_to_go_on(tmp_path):
+    class Interrupted(PretendedTimer):
+        def _time(self, launch):
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="interrupted: the same command goes on"):
+        command.main(["toy", "--output", str(tmp_path)], make_timer=lambda: Interrupted(TIMES))
+
+
+@pytest.mark.parametrize("name", command.study_names())
+def test_each_study_explains_itself(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        command.main([name, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"See studies/{name}/README.md." in text
+    assert ("FILE" in text) == (name == "platforms")
+    assert ("--quick" in text) == (name != "platforms")
 
 
 def test_the_studies_are_listed(capsys):
