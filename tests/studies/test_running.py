@@ -288,7 +288,7 @@ def test_what_cannot_be_stored_is_not_timed(tmp_path):
 @pytest.mark.usefixtures("toy")
 def test_an_interrupted_command_says_how_to_go_on(tmp_path):
     class Interrupted(PretendedTimer):
-        def _time(self, launch):
+        def problems(self):
             raise KeyboardInterrupt
 
     with pytest.raises(SystemExit, match="interrupted: the same command goes on"):
