@@ -3,8 +3,8 @@
 The L2 is a fully associative cache that evicts what was used longest ago (LRU). Blocks run in step: in each
 step all blocks take their next keys, and those that take the same keys load them once. Keys and values come
 in chunks; queries and results pass through once. What real caches do besides is left out: sets, other
-policies of eviction, blocks that drift apart. So the misses are the fewest to expect: an H100 reads several
-times as much (README.md, "Model and counters").
+policies of eviction, blocks that drift apart (`drift.py`). So the misses are the fewest to expect: an H100
+reads several times as much (README.md, "Model and counters").
 
 On GPUs of two partitions, each with its own L2, both may hold a copy of what all blocks read: NVIDIA says of
 the A100 that each partition caches data for the multiprocessors that are connected to it ("NVIDIA A100 Tensor
@@ -81,7 +81,7 @@ class Traffic:
 
 
 @dataclass
-class _Lru:
+class Lru:
     """A cache of `capacity` bytes."""
 
     capacity: float
@@ -89,24 +89,26 @@ class _Lru:
     _held: OrderedDict[Hashable, int] = field(default_factory=OrderedDict)
     _bytes: int = 0
 
-    def use(self, key: Hashable, size: int) -> None:
+    def use(self, key: Hashable, size: int) -> bool:
+        """Load `size` bytes; return whether they were there."""
         if key in self._held:
             self._held.move_to_end(key)
-            return
+            return True
         self.missed += size
         self._held[key] = size
         self._bytes += size
         while self._bytes > self.capacity and self._held:
             self._bytes -= self._held.popitem(last=False)[1]
+        return False
 
 
 @cache
 def traffic(walk: Walk, *, l2_bytes: float) -> Traffic:
     """Return what one launch looks up and misses in an L2 of `l2_bytes`."""
-    l2 = _Lru(l2_bytes)
+    l2 = Lru(l2_bytes)
     chunk_bytes = 2 * walk.chunk * walk.d * walk.itemsize
     looked_up = 0.0
-    blocks = [_steps(walk, first) for first in range(min(walk.blocks, walk.heads * walk.tiles))]
+    blocks = [steps(walk, first) for first in range(min(walk.blocks, walk.heads * walk.tiles))]
     while blocks:
         running = []
         asked: dict[tuple[int, int], None] = {}
@@ -128,7 +130,7 @@ def traffic(walk: Walk, *, l2_bytes: float) -> Traffic:
     )
 
 
-def _steps(walk: Walk, first: int) -> Iterator[tuple[int, int]]:
+def steps(walk: Walk, first: int) -> Iterator[tuple[int, int]]:
     """Yield head and chunk of what the block that starts with tile `first` loads, one after the other."""
     for wave, number in enumerate(range(first, walk.heads * walk.tiles, walk.blocks)):
         head, back = divmod(number, walk.tiles)

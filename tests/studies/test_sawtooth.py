@@ -16,6 +16,7 @@ from studies.running.attention import case
 from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main
 from studies.sawtooth.cache import Walk, traffic
+from studies.sawtooth.drift import drift
 from studies.sawtooth.kernel import SawtoothConfig
 from studies.sawtooth.suite import configs
 from tests.studies.pretended import PretendedTimer, on_the_cpu
@@ -107,6 +108,24 @@ def test_causal_blocks_walk_to_the_diagonal():
     passing = half.compulsory - 2 * walk.kv_bytes
     assert (half.looked_up - passing) / (every.looked_up - passing) == pytest.approx(0.5, abs=0.01)
     assert half.missed == every.missed == half.compulsory
+
+
+@pytest.mark.parametrize("turning", [False, True])
+def test_blocks_of_one_speed_read_what_half_of_the_l2_misses(turning):
+    """Each partition keeps a copy of all that is read, and loads half of that from the other one."""
+    walk = Walk(heads=1, n=8192, d=128, blocks=16, turning=turning)
+    step = traffic(walk, l2_bytes=1.5 * MIB)
+    q = output = walk.heads * walk.n * walk.d * walk.itemsize
+    made = drift(walk, l2_bytes=3 * MIB, spread=0.0)
+    assert made.read == step.missed - output
+    assert made.missed == q + 1.5 * (made.read - q)
+
+
+def test_blocks_of_different_speeds_read_more():
+    walk = Walk(heads=1, n=8192, d=128, blocks=16)
+    same, different = (drift(walk, l2_bytes=3 * MIB, spread=spread) for spread in (0.0, 0.2))
+    assert different.read > 1.5 * same.read
+    assert different.missed > different.read
 
 
 # -- the study --------------------------------------------------------------------------------------
