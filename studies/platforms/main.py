@@ -29,6 +29,7 @@ from pytest_cutile.reports.platforms import (
     limits_of,
     platform_document,
 )
+from research.published_figures import GENERATIONS
 from studies.running.files import to_json
 from studies.running.study import StoredStudy
 from tools.gpu_runs.measure import geometric_mean
@@ -160,17 +161,22 @@ the peak rates for TFLOPS: with a share below 100 % a kernel scales less than th
 def _published() -> Iterator[tuple[str, ...]]:
     for ratio in RATIOS:
         yield ratio.title, ratio.metric, "-", "-", format_ratio(ratio.ratio)
+    generated = {(each.kernel, each.gpu): each.tokens_per_s for each in GENERATIONS}
+    for kernel, title in (("qwen2-7b", "cuTile"), ("qwen2-7b_naive", "PyTorch")):
+        one, other = generated[kernel, GB10], generated.get((kernel, B300))
+        figures = (f"{one}", f"{other}", format_ratio(other / one)) if other else (f"{one}", "-", "-")
+        yield f"Qwen2-7B, end to end, {title}", "tokens/s", *figures
     for pair in QWEN2_7B:
-        figures = (f"{pair.gb10:.5g}", f"{pair.b300:.5g}")
+        figures = (f"{pair.gb10:.5g}", f"{pair.b300:.5g}", format_ratio(pair.ratio))
         calls = f", {pair.calls} calls" if pair.calls else ""
-        yield f"Qwen2-7B, {pair.title}{calls}", "ms", *figures, format_ratio(pair.ratio)
+        yield f"Qwen2-7B, {pair.title}{calls}", "ms", *figures
     spark, b300 = SPECIFICATIONS[GB10], SPECIFICATIONS[B300]
-    for title, unit, one, other in (
+    for title, unit, its, larger in (
         ("SMs", "", spark.sm_count, b300.sm_count),
         ("memory", "GB", spark.memory_gb, b300.memory_gb),
         ("memory bandwidth", "GB/s", spark.bandwidth_gb_s, b300.bandwidth_gb_s),
     ):
-        yield title, unit, f"{one}", f"{other}", format_ratio(other / one)
+        yield title, unit, f"{its}", f"{larger}", format_ratio(larger / its)
 
 
 def document(comparison: PlatformComparison) -> dict[str, Any]:
@@ -198,6 +204,7 @@ def document(comparison: PlatformComparison) -> dict[str, Any]:
         "published": {
             "source": DOCUMENT,
             "kernel_scaling": [asdict(ratio) for ratio in RATIOS],
+            "end_to_end": [asdict(generation) for generation in GENERATIONS],
             "qwen2_7b": [asdict(pair) | {"ratio": pair.ratio} for pair in QWEN2_7B],
             "specifications": {gpu: asdict(specified) for gpu, specified in SPECIFICATIONS.items()},
         },

@@ -68,6 +68,8 @@ def test_the_published_rows_are_there_without_their_gpus(files, tmp_path):
     path.write_text(render_speed(file("NVIDIA H200", "sm_90", copy=entry(20.0))))
     text = pages([files[0], path])["platforms.md"]
     assert "| RMSNorm (4096) | GB/s | - | - | 33.1x |" in text
+    assert "| Qwen2-7B, end to end, cuTile | tokens/s | 18.52 | 257.33 | 13.9x |" in text
+    assert "| Qwen2-7B, end to end, PyTorch | tokens/s | 15.66 | - | - |" in text
     assert "| Qwen2-7B, fmha_kernel, 28 calls | ms | 4185.9 | 337.9 | 12.4x |" in text
     assert "| memory bandwidth | GB/s | 273 | 8000 | 29.3x |" in text
 
