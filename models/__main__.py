@@ -104,6 +104,7 @@ def bench(options: argparse.Namespace) -> int:
         with place:
             try:
                 model = build(options.model, weights=options.weights, device="cuda")
+                folder.mkdir(parents=True, exist_ok=True)  # before anything is measured
             except (ValueError, OSError, MemoryError) as error:
                 raise SystemExit(f"{options.model}: {error}") from error
             run_bench(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -196,6 +197,8 @@ def _build(
             )
         fill(model, seed)
     else:
+        if Path(weights).is_absolute() and not Path(weights).is_dir():
+            raise ValueError(f"there is no folder {weights}")
         found = transformers.AutoConfig.from_pretrained(weights)
         if found.model_type != config.model_type:
             raise ValueError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 import time
 import traceback
 from dataclasses import asdict
@@ -33,12 +34,14 @@ from models.check import (
 )
 from models.device import INTERPRETED_ARCH, on_gpu
 from models.weights import CONFIGS
+from tools.gpu_runs.runs import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check what the command line names; return 1 if something is wrong or raised."""
     parser = argparse.ArgumentParser(
         prog="python -m models.check",
         description=__doc__,
@@ -46,18 +49,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="+", choices=CONFIGS, metavar="NAME", help=", ".join(CONFIGS))
     parser.add_argument("--model", action="append", default=[], metavar="NAME=PATH", help="real weights")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
-    parser.add_argument("--steps", type=int, default=50, help="tokens that are decoded after it")
+    parser.add_argument("--batch", type=positive, default=2)
+    parser.add_argument("--prompt", type=positive, default=512, help="tokens of each prompt")
+    parser.add_argument("--steps", type=positive, default=50, help="tokens that are decoded after it")
     parser.add_argument("--out", type=Path, default=Path("build/models"))
     options = parser.parse_args(argv)
-    weights = dict(pair.split("=", 1) for pair in options.model)
+    weights: dict[str, str] = {}
+    for pair in options.model:
+        name, _, path = pair.partition("=")
+        if not path or name not in options.names:
+            parser.error(f"--model takes NAME=PATH of a model that is checked, got {pair!r}")
+        weights[name] = path
     has_gpu = torch.cuda.is_available()
+    wrong = []
     with on_gpu(*options.names):
         options.out.mkdir(parents=True, exist_ok=True)
         for name in options.names:
-            Report(name, weights.get(name), options, has_gpu=has_gpu).run()
+            report = Report(name, weights.get(name), options, has_gpu=has_gpu)
+            report.run()
+            wrong += report.wrong
             torch.cuda.empty_cache()
+    for each in wrong:
+        print(f"WRONG: {each}")
+    return 1 if wrong else 0
 
 
 class Report:
@@ -65,6 +79,8 @@ class Report:
 
     def __init__(self, name: str, weights: str | None, options: argparse.Namespace, *, has_gpu: bool) -> None:
         self.name, self.weights, self.options, self.has_gpu = name, weights, options, has_gpu
+        self.wrong: list[str] = []
+        """What is wrong, or raised, in a line each."""
         self.found: dict[str, Any] = {
             "model": name,
             "gpu": torch.cuda.get_device_name() if has_gpu else f"none, interpreted for {INTERPRETED_ARCH}",
@@ -82,7 +98,8 @@ class Report:
             yield
         except Exception as error:  # noqa: BLE001 - the other parts are of use, too
             traceback.print_exc()
-            self.found[f"{name}_error"] = f"{type(error).__name__}: {error}"[:2000]
+            self.found[f"{name}_error"] = said = f"{type(error).__name__}: {error}"[:2000]
+            self.wrong.append(f"{self.name}, {name}: {said}")
         self.found[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
         (self.options.out / f"check-{self.name}.json").write_text(json.dumps(self.found, indent=1))
 
@@ -103,7 +120,9 @@ class Report:
                 kernels[cache] = run_steps(model, tokens, prompt, static=cache == "static")
         if self.has_gpu:
             with self.part("graph"), apply(model):
-                self.found["graph_is_the_same"] = self.replay(model, tokens)
+                self.found["graph_is_the_same"] = is_same = self.replay(model, tokens)
+                if not is_same:
+                    self.wrong.append(f"{self.name}: a replayed graph gives other logits than eager steps")
         with self.part("layers"):
             self.check_some_layers(model, tokens)
         with self.part("whole"):
@@ -115,6 +134,7 @@ class Report:
                     for check in checks
                 ]
                 print(*(f"  {cache}: {check}" for check in checks), sep="\n", flush=True)
+                self.wrong += [f"{self.name}, {cache}: {check}" for check in checks if not check.is_right]
 
     def check_some_layers(self, model: Any, tokens: torch.Tensor) -> None:
         """Check the first layers, one in the middle and the last one: a short prefill, and a step."""
@@ -130,6 +150,8 @@ class Report:
                 {"name": check.name, "step": check.step, "of_bound": worst, "problem": check.problem}
             )
             print(f"  {check.name} step {check.step}: {worst} of the bound", check.problem or "", flush=True)
+            if check.problem:
+                self.wrong.append(f"{check.name}, step {check.step}: {check.problem}")
 
     def replay(self, model: Any, tokens: torch.Tensor) -> bool:
         """Capture a step of decoding in a CUDA graph; return whether replays give what eager steps give."""
@@ -171,4 +193,4 @@ class Report:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

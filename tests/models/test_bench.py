@@ -397,6 +397,23 @@ def test_bad_options_are_refused(capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_check_that_finds_something_wrong_fails(tmp_path, capsys):
+    options = ["tiny-llama", "--batch", "1", "--prompt", "4", "--steps", "1", "--out", str(tmp_path)]
+    assert check([*options, "--model", f"tiny-llama={tmp_path / 'nowhere'}"]) == 1
+    said = f"WRONG: tiny-llama, build: ValueError: there is no folder {tmp_path / 'nowhere'}"
+    assert said in capsys.readouterr().out.splitlines()
+    for pair in ("tiny-qwen2=here", "tiny-llama"):
+        with pytest.raises(SystemExit):
+            check([*options, "--model", pair])
+        assert f"NAME=PATH of a model that is checked, got {pair!r}" in capsys.readouterr().err
+
+
+def test_what_cannot_be_stored_is_not_measured(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"tiny-qwen2: .*Not a directory: .*file"):
+        main(["bench", "tiny-qwen2", "--output", str(tmp_path / "file" / "bench")])
+
+
 def test_quick_runs_have_short_prompts():
     assert shape_of(parse(["bench", "qwen2-7b"])) == Shape(batch=16, prompt=4096, new_tokens=50)
     assert shape_of(parse(["bench", "qwen2-7b", "--quick"])).prompt == 512
