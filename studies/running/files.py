@@ -44,7 +44,6 @@ def read_record(file: Path, new: AnyRecord) -> AnyRecord:
                 f"{file} has rows of another {name}: {getattr(stored, name)}, now {getattr(new, name)}. "
                 "Rows of the two are not comparable: choose another --output"
             )
-    stored.errors.clear()
     return stored
 
 

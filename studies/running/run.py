@@ -157,6 +157,7 @@ def run_study(
         for row, outcome in with_progress(timed, len(to_time), _line, say=say, budget_s=budget_s):
             if isinstance(outcome, TimedRow):
                 record.rows.append(outcome)
+                record.errors.pop(row.key, None)  # of an earlier run
             else:
                 record.errors[row.key] = outcome
             store_record(folder / ROWS, record)

@@ -208,6 +208,7 @@ def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: 
     for row, outcome in with_progress(outcomes, len(to_count), _line, say=print_now, budget_s=budget_s):
         if isinstance(outcome, CountedRow):
             record.rows.append(outcome)
+            record.errors.pop(row.key, None)
             record.rows.sort(key=lambda row: order.index(row.key))
         else:
             record.errors[row.key] = outcome
