@@ -38,12 +38,19 @@ def read_record(file: Path, new: AnyRecord) -> AnyRecord:
         stored = msgspec.json.decode(file.read_bytes(), type=type(new))
     except msgspec.MsgspecError as error:
         raise SystemExit(f"{file}: {error}; move it away, or choose another --output") from error
-    for name in ("study", "quick", "environment"):
-        if getattr(stored, name) != getattr(new, name):
-            raise SystemExit(
-                f"{file} has rows of another {name}: {getattr(stored, name)}, now {getattr(new, name)}. "
-                "Rows of the two are not comparable: choose another --output"
-            )
+    then, now = (
+        {"study": each.study, "--quick": f"{each.quick}", **each.environment} for each in (stored, new)
+    )
+    differing = [
+        f"{name} {then.get(name, 'none')} (now {now.get(name, 'none')})"
+        for name in {**then, **now}
+        if then.get(name) != now.get(name)
+    ]
+    if differing:
+        raise SystemExit(
+            f"{file} has rows that are not comparable with those of this run: {', '.join(differing)}; "
+            "choose another --output"
+        )
     return stored
 
 
