@@ -384,6 +384,17 @@ def test_a_history_shows_how_the_samples_of_its_sessions_scatter():
     assert 176 > low > high > 28  # within the frame
 
 
+@pytest.mark.parametrize(("sessions", "labels"), [(1, 1), (2, 2), (5, 3), (12, 4)])
+def test_a_history_names_commits_and_the_newest_of_them(sessions, labels):
+    points = [
+        HistoryPoint(at=f"2026-01-{n:02}", commit=f"c{n:06}ffff", gpu_uuid="GPU-1", burst_us=40.0)
+        for n in range(1, sessions + 1)
+    ]
+    named = re.findall(r">(c\d{6})</text>", history_plot(points, "burst"))
+    assert len(named) == labels
+    assert named[0] == f"c{sessions:06}"
+
+
 def test_times_of_two_regimes_are_not_one_history():
     """A launch that became too long for bursts has no step: power limits the other times."""
     sustained = record(2, runs=(Run(sustained_us=8000.0),))
