@@ -656,6 +656,8 @@ def test_a_time_of_0_is_one_message(stored, capsys):
             "nothing was written: /dev/full is full or cannot be written: File exists",
         ),
         (["-o", "n" * 300], "n is full or cannot be written: File name too long"),
+        (["-o", "n" * 300 + ".html"], "File name too long"),
+        (["n" * 300, "-o", "page.html"], "File name too long"),
         (["-o", "/sys/page.html"], "nothing was written: /sys/"),  # which nobody can write to
     ],
 )
