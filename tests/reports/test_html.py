@@ -502,7 +502,7 @@ def test_the_limit_of_memory_is_named_where_no_case_can_be():
     dots = [Dot(x=2.0**n, y=80.0, title="") for n in range(8, 13)]
     svg = roofline({"fp16": dots}, gb_per_s=273, peaks={"fp16": 250.0}, label="")
     ridge, top = re.findall(r'class="roof" d="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)H', svg)[0]
-    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="8" class="end">273 GB/s', svg)
+    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="12" class="end">273 GB/s', svg)
     assert float(right) < float(ridge)
     assert y == top
 
@@ -513,6 +513,15 @@ def test_equal_values_are_drawn():
     assert "nan" not in history_plot([point], "burst")
     dots = [Dot(x=8, y=1.0, title="")]
     assert "nan" not in lines_plot([PlottedLine(name="", dots=dots)], x_title="", y_title="", label="")
+
+
+def test_ticks_of_long_launches_differ():
+    points = [
+        HistoryPoint(at="2026-01-01T00:00:00+00:00", commit=one, gpu_uuid="GPU-1", burst_us=us)
+        for one, us in (("abc", 123e3), ("def", 131e3))
+    ]
+    labels = re.findall(r'class="end">([\d.e]+)</text>', history_plot(points, "burst"))
+    assert len({*labels}) == len(labels) > 2
 
 
 # -- the command --------------------------------------------------------------------------------------

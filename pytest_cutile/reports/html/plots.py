@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 320, 210
 """Of a plot: as wide as a page on a phone, so that its text is not made smaller there."""
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 28, 38
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 28, 38
 _LINE = 14
 """Height of a line of text."""
 _ROW, _NAME_CHARACTERS = 32, 46
@@ -142,7 +142,7 @@ class Plot:
 
 def _number(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):  # noqa: PLR2004
-        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
+        return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
     return f"{value:.6g}"
 
 
@@ -321,8 +321,8 @@ def roofline(
         )
     # Left of the bend, where no case can be.
     highest = max(peaks.values())
-    place = f"{max(x.at(highest / gb_per_s * 1e3) - 18, LEFT + 64):.1f}", f"{y.at(highest):.1f}"
-    plot.add('<text x="{}" y="{}" dy="8" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    place = f"{max(x.at(highest / gb_per_s * 1e3) - 22, LEFT + 64):.1f}", f"{y.at(highest):.1f}"
+    plot.add('<text x="{}" y="{}" dy="12" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
 
