@@ -125,7 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", type=Path, default=newest("run"), help="that --kernel-json wrote")
     parser.add_argument("--history", type=Path, default=newest("history"), help="speed baselines with a step")
-    parser.add_argument("-o", dest="folder", type=Path, default=PICTURES, help="default: docs/how-to/pictures")
+    parser.add_argument(
+        "-o", dest="folder", type=Path, default=PICTURES, help="default: docs/how-to/pictures"
+    )
     parser.add_argument("--dark", action="store_true", help="in the colours of dark mode")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,11 @@ NOT_RUN = (
     ("profile", "profile", "needs a GPU and Nsight Compute; tests/commands/test_profile.py pretends both"),
     ("language-models", "bench", "needs a GPU; tests/models/test_bench.py times tiny models"),
     ("language-models", "pytest models", "takes minutes; tests/plugin/test_models.py gates a small one"),
-    ("run-a-model-with-kernels", "models.check", "needs a GPU; tests/models/test_whole.py checks tiny models"),
+    (
+        "run-a-model-with-kernels",
+        "models.check",
+        "needs a GPU; tests/models/test_whole.py checks tiny models",
+    ),
     ("find-weak-checks", "--search", "takes the seconds that it names; test_search.py searches"),
     ("find-weak-checks", "--sanitize", "needs a GPU; test_sanitize.py pretends compute-sanitizer"),
 )
@@ -210,7 +214,8 @@ def test_compare_platforms(how_to, pytester):
     assert "\n| ---" in how_to.run(markdown)
 
 
-def test_architectures(how_to, static):
+@pytest.mark.usefixtures("static")
+def test_architectures(how_to):
     gates, report = how_to.commands("architectures", ("softmax", "mm"))
     assert "5 passed, 1 skipped" in how_to.run(gates)  # compile and static twice, correct once; no GPU
     printed = how_to.run(report)
@@ -218,7 +223,8 @@ def test_architectures(how_to, static):
         assert shown in printed
 
 
-def test_new_gpu(how_to, static):
+@pytest.mark.usefixtures("static")
+def test_new_gpu(how_to):
     (look,) = how_to.commands("new-gpu", ("matmul", "mm"))
     printed = how_to.run(look)
     for shown in ("sm_120", "blocks per SM", "spills"):
