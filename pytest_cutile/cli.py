@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status, lines = options.run(options)
-    except BaselineError as error:
+    except (BaselineError, OSError) as error:
         print("pytest-cutile:", " ".join(printable(str(error)).split()), file=sys.stderr)  # noqa: T201
         return BAD_FILE
     try:

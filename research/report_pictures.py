@@ -1,10 +1,8 @@
-"""Make the pictures of the documentation, and evidence that pages are good to look at, in Debian's chromium.
+"""Make the pictures of the documentation in Debian's chromium, at the widths of a desktop and of a phone.
 
-    python -m research.report_pictures [--run RUN.json] [--evidence FOLDER]
+    python -m research.report_pictures [--run RUN.json] [-o FOLDER] [--dark]
 
 From stored files: the baselines of this project, and the run that `research.report_run` has made on a GPU.
-The pictures of `docs/how-to/` are written there. With --evidence, FOLDER gets each view at the width of a
-desktop and of a phone, in light and dark.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from pytest_cutile.cli import main as pytest_cutile
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "research" / "data"
+PICTURES = ROOT / "docs" / "how-to" / "pictures"
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -32,9 +31,7 @@ FLAGS = (
     "--disable-background-networking",
     "--hide-scrollbars",
 )
-DESKTOP, PHONE = 1240, 360
-HIGHEST = 1600
-"""Pixels of a picture."""
+WIDTHS = {"desktop": 1240, "phone": 360}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,36 +42,17 @@ class View:
     page: str
     selectors: Sequence[str]
     """Elements from the first one to the last one, of which each is opened."""
-    docs: str = ""
-    """File of `docs/how-to/` that shows it, at the width of a desktop and in light; empty for none."""
 
 
 VIEWS = (
-    View(
-        name="overview",
-        page="run",
-        selectors=("header", "section:has(> #overview)", ".failure"),
-        docs="report-page.png",
-    ),
-    View(
-        name="regression",
-        page="run",
-        selectors=("details.case[id^=d-bmm]:has(.chip.bad)",),
-        docs="report-case.png",
-    ),
-    View(name="wrong-result", page="run", selectors=(".failure:has(.heat)",)),
-    View(
-        name="roofline",
-        page="stored",
-        selectors=(".kernel:has(h3[id^=kernel-fmha]) .plots",),
-        docs="report-plots.png",
-    ),
+    View(name="overview", page="run", selectors=("header", "section:has(> #overview)", ".failure")),
+    View(name="regression", page="run", selectors=("details.case[id^=d-bmm]:has(.chip.bad)",)),
+    View(name="roofline", page="stored", selectors=(".kernel:has(h3[id^=kernel-fmha]) .plots",)),
     View(name="history", page="history", selectors=("details.case:has(path.step)",)),
     View(name="platforms", page="platforms", selectors=("header", "main section")),
-    View(name="tables", page="platforms", selectors=("main section:has(> h2:not([id]))",)),
 )
 FIND = """
-  const [selectors, highest] = arguments;
+  const [selectors] = arguments;
   document.styleSheets[0].insertRule(".case { content-visibility: visible !important }", 0);
   const found = selectors.map((one) => document.querySelector(one)).filter((one) => one);
   for (const one of found) {
@@ -83,8 +61,8 @@ FIND = """
   const boxes = found.map((one) => one.getBoundingClientRect());
   if (!boxes.length) return null;
   const top = Math.min(...boxes.map((one) => one.top)) + scrollY - 8;
-  const bottom = Math.max(...boxes.map((one) => one.bottom)) + scrollY + 8;
-  return {x: 0, y: Math.max(top, 0), width: innerWidth, height: Math.min(bottom - top, highest), scale: 1};
+  const bottom = Math.max(...boxes.map((one) => one.bottom)) + scrollY + 2;
+  return {x: 0, y: Math.max(top, 0), width: innerWidth, height: bottom - top, scale: 1};
 """
 
 
@@ -125,18 +103,21 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def picture(driver: webdriver.Chrome, page: Path, view: View, *, width: int, dark: bool) -> bytes | None:
-    """Return the view as a PNG; None where the page has nothing to show."""
+    """Return the view as a WebP without losses; None where the page has nothing to show."""
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 2, "mobile": False},
+        {"width": width, "height": 900, "deviceScaleFactor": 1.5, "mobile": False},
     )
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     driver.get(page.as_uri())
-    clip = driver.execute_script(FIND, view.selectors, HIGHEST)
+    clip = driver.execute_script(FIND, view.selectors)
     if clip is None:
         return None
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+    lossless = {"format": "webp", "quality": 70}
+    shot = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True, **lossless}
+    )
     return base64.b64decode(shot["data"])
 
 
@@ -145,24 +126,20 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=newest("run"), help="that --kernel-json wrote")
     parser.add_argument("--history", type=Path, default=newest("history"), help="speed baselines with a step")
     parser.add_argument(
-        "--evidence", type=Path, metavar="FOLDER", help="write every view there, and none to docs/"
+        "-o", dest="folder", type=Path, default=PICTURES, help="default: docs/how-to/pictures"
     )
+    parser.add_argument("--dark", action="store_true", help="in the colours of dark mode")
     options = parser.parse_args()
-    looks = [(DESKTOP, False)]
-    if options.evidence:
-        options.evidence.mkdir(parents=True, exist_ok=True)
-        looks = [(width, dark) for width in (DESKTOP, PHONE) for dark in (False, True)]
+    options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, browser() as driver:
         write_pages(Path(temporary), options.run, options.history)
-        for view, (width, dark) in itertools.product(VIEWS, looks):
+        for view, (device, width) in itertools.product(VIEWS, WIDTHS.items()):
             page = Path(temporary) / f"{view.page}.html"
-            png = picture(driver, page, view, width=width, dark=dark) if page.exists() else None
-            if png is None:
+            shot = picture(driver, page, view, width=width, dark=options.dark) if page.exists() else None
+            if shot is None:
                 print(f"{view.name}: nothing to show")
-            elif options.evidence:
-                (options.evidence / f"{view.name}-{width}{'-dark' * dark}.png").write_bytes(png)
-            elif view.docs:
-                (ROOT / "docs" / "how-to" / view.docs).write_bytes(png)
+            else:
+                (options.folder / f"{view.name}-{device}.webp").write_bytes(shot)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ SHARED_NAMES = {
     "Run",  # of the interpreter, public; in a baseline
 }
 """Names of two classes of the package. The list is to get shorter: who searches a name wants one class."""
-DATA = (".json", ".jsonl", ".lock", ".png", ".svg")
+DATA = (".json", ".jsonl", ".lock", ".svg", ".webp")
 
 
 def texts() -> "list[Path]":

@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     bisection = Bisection(case=options.case, good=options.good, gate=options.gate, arch=options.arch)
     try:
         if options.step:
-            return bisection.judge(Path.cwd()).status, []
+            step = bisection.judge(Path.cwd())
+            return step.status, step.text.splitlines()
         return bisection.search(options.bad)
     except RevisionError as error:
         return BAD, [f"pytest-cutile bisect: {error}"]

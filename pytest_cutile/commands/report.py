@@ -18,7 +18,8 @@ HELP = "write a page of what is stored: figures, rooflines, history, compiled co
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "baselines",
         type=Path,
         nargs="*",
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BASELINES",
         help="files or folders of baselines (default: baselines/)",
     )
-    parser.add_argument(
+    what.add_argument(
         "--run",
         dest="of_run",
         type=Path,

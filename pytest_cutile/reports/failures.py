@@ -251,10 +251,11 @@ def static_message(
     changes = [*worse, *different[:_SHOWN_DIFFERENCES]]
     differences: list[tuple[str, Sequence[str]]] = [(change.effect, _changed(change)) for change in changes]
     differences.append(("", _not_shown(different)))
-    recorded = f"{entry.provenance.get('at', '')[:10]}, commit {entry.provenance.get('commit') or 'unknown'}"
+    at, commit = entry.provenance.get("at", "")[:10], entry.provenance.get("commit", "")
+    recorded = ", ".join(filter(None, [at, commit and f"commit {commit}"]))
     facts = [
         ("cause", [_cause(entry, toolchain, same_source=entry.facts.source == current.source)]),
-        ("baseline", [f"{baseline_file} ({recorded.removeprefix(', ')})"]),
+        ("baseline", [f"{baseline_file} ({recorded})" if recorded else baseline_file]),
         *(("unknown", [text]) for text in current.missing),
         ("note", ["nothing was run: the compiled code was compared"]),
     ]

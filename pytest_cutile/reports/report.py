@@ -246,7 +246,7 @@ def report_of_run(run: RunOutcome) -> Report:
     rows = cases_of(run.results)
     history = _histories(speed, {row.key for row in rows})
     failed = {(result.gate, *result.of_case, result.arch, result.gpu) for result in run.failed}
-    entries = {one.arch: one.entries for one in static}
+    entries = _entries(static)
     cases = [_case(row, failed, history.get(row.key, ()), entries) for row in rows]
     verdicts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for result in run.results:
@@ -274,7 +274,7 @@ def report_of_baselines(
     """Return the report of what is stored, with no run."""
     keys = {key for one in speed for key in one.entries}
     history = _histories(speed, keys)
-    entries = {one.arch: one.entries for one in static}
+    entries = _entries(static)
     timed = {(one.arch, one.gpu, key) for one in speed for key in one.entries}
     archs = {(arch, key) for arch, _, key in timed}
     compiled = {(arch, "", key) for arch, own in entries.items() for key in own if (arch, key) not in archs}
@@ -301,6 +301,14 @@ def report_of_baselines(
             )
         )
     return _report(of="baselines", cases=cases, history=history, speed=speed, environment=environment)
+
+
+def _entries(static: Iterable[StaticBaselines]) -> dict[str, dict[str, StaticEntry]]:
+    """Return the static baselines by architecture and key; of several files, the last one that has a key."""
+    entries: dict[str, dict[str, StaticEntry]] = defaultdict(dict)
+    for one in static:
+        entries[one.arch].update(one.entries)
+    return entries
 
 
 def _report(

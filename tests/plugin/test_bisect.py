@@ -67,6 +67,7 @@ def test_the_commit_that_made_compiled_code_worse_is_found(static):
     for old, new in names.items():
         page = page.replace(old, new)
     assert missing_lines(page, result.stdout) == []
+    assert "unknown" not in result.stdout  # a revision is its commit
     assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
 
 
@@ -105,6 +106,7 @@ def test_a_step_cannot_tell_of_a_case_that_is_not_there_yet(static):
     """Its name is part of another case's, which is left out as unchanged."""
     static.project.commit()
     result = bisect(static.project, "mm[n25]", "--good", "HEAD", "--arch", "sm_90", "--step")
+    assert "deselected" in result.stdout
     assert result.returncode == 125, result.stdout + result.stderr
 
 

@@ -19,6 +19,8 @@ from tests.plugin.forked import run_forked
 pytestmark = pytest.mark.slow
 
 NOT_RUN = (
+    ("architectures", "--arch all", "takes seconds for each architecture; test_baselines_static does it"),
+    ("architectures", "--arch native", "needs a GPU"),
     ("baselines", "--arch native", "needs a GPU: the pretended timer is no GPU that is at hand"),
     ("ci", "-n auto", "starts a process for each core; test_workflow.py runs what projects call"),
     ("ci", "@cases.txt", "needs a GPU"),
@@ -26,10 +28,41 @@ NOT_RUN = (
     ("ci", "--arch all", "takes seconds for each architecture; test_baselines_static does it"),
     ("several-gpus", "-n 4", "four processes take seconds to start; test_xdist.py runs one and two"),
     ("several-gpus", "--dist each", "needs other machines"),
+    ("bisect", "bisect", "test_bisect.py bisects"),
+    ("compare-tune-profile", "tools|--arch native", "needs a GPU; tests/tools pretends one"),
+    ("profile", "profile", "needs a GPU and Nsight Compute; tests/commands/test_profile.py pretends both"),
+    ("language-models", "bench", "needs a GPU; tests/models/test_bench.py times tiny models"),
+    ("language-models", "pytest models", "takes minutes; tests/plugin/test_models.py gates a small one"),
+    (
+        "run-a-model-with-kernels",
+        "models.check",
+        "needs a GPU; tests/models/test_whole.py checks tiny models",
+    ),
     ("find-weak-checks", "--search", "takes the seconds that it names; test_search.py searches"),
     ("find-weak-checks", "--sanitize", "needs a GPU; test_sanitize.py pretends compute-sanitizer"),
 )
-"""Commands of how-tos that are not run here: page, what the command has, reason. test_bisect.py has one."""
+"""Commands of how-tos that are not run here: page, what the command has, reason."""
+RUN = {*re.findall(r'commands\("([\w-]+)"', Path(__file__).read_text(encoding="utf-8"))}
+"""How-tos whose other commands are run here."""
+
+
+def commands_of_page(page: str, *programs: str) -> list[list[str]]:
+    """Return the words of the commands of some programs that a how-to shows."""
+    return [
+        words
+        for block in blocks_of(f"docs/how-to/{page}.md")
+        if block.language in ("shell", "console")
+        for words in block.commands
+        if words[0] in programs
+    ]
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs" / "how-to").glob("*.md")))
+def test_a_command_of_a_how_to_is_run_or_has_its_reason(page):
+    patterns = [pattern for of, pattern, _ in NOT_RUN if of == page]
+    commands = map(" ".join, commands_of_page(page, "pytest", "pytest-cutile", "python"))
+    left = [command for command in commands if not any(re.search(one, command) for one in patterns)]
+    assert page in RUN or left == []
 
 
 class HowTo:
@@ -40,13 +73,7 @@ class HowTo:
 
     def commands(self, page: str, *renamed: tuple[str, str]) -> list[list[str]]:
         """Return a page's commands of pytest and pytest-cutile that can be run, with names replaced."""
-        commands = [
-            words
-            for block in blocks_of(f"docs/how-to/{page}.md")
-            if block.language in ("shell", "console")
-            for words in block.commands
-            if words[0] in ("pytest", "pytest-cutile")
-        ]
+        commands = commands_of_page(page, "pytest", "pytest-cutile")
         for _, pattern, _ in (entry for entry in NOT_RUN if entry[0] == page):
             left_out = [words for words in commands if re.search(pattern, " ".join(words))]
             assert left_out, f"{page} has no command {pattern!r}"
@@ -185,6 +212,23 @@ def test_compare_platforms(how_to, pytester):
     assert "prefers-color-scheme: dark" in (pytester.path / "page.html").read_text()
     assert (pytester.path / "plots.svg").read_text().startswith("<svg")
     assert "\n| ---" in how_to.run(markdown)
+
+
+@pytest.mark.usefixtures("static")
+def test_architectures(how_to):
+    gates, report = how_to.commands("architectures", ("softmax", "mm"))
+    assert "5 passed, 1 skipped" in how_to.run(gates)  # compile and static twice, correct once; no GPU
+    printed = how_to.run(report)
+    for shown in ("registers", "spills", "shared memory", "blocks per SM", "sm_90", "sm_121"):
+        assert shown in printed
+
+
+@pytest.mark.usefixtures("static")
+def test_new_gpu(how_to):
+    (look,) = how_to.commands("new-gpu", ("matmul", "mm"))
+    printed = how_to.run(look)
+    for shown in ("sm_120", "blocks per SM", "spills"):
+        assert shown in printed
 
 
 def test_baselines_static(how_to, static):

@@ -384,6 +384,17 @@ def test_a_history_shows_how_the_samples_of_its_sessions_scatter():
     assert 176 > low > high > 28  # within the frame
 
 
+@pytest.mark.parametrize(("sessions", "labels"), [(1, 1), (2, 2), (5, 3), (12, 4)])
+def test_a_history_names_commits_and_the_newest_of_them(sessions, labels):
+    points = [
+        HistoryPoint(at=f"2026-01-{n:02}", commit=f"c{n:06}ffff", gpu_uuid="GPU-1", burst_us=40.0)
+        for n in range(1, sessions + 1)
+    ]
+    named = re.findall(r">(c\d{6})</text>", history_plot(points, "burst"))
+    assert len(named) == labels
+    assert named[0] == f"c{sessions:06}"
+
+
 def test_times_of_two_regimes_are_not_one_history():
     """A launch that became too long for bursts has no step: power limits the other times."""
     sustained = record(2, runs=(Run(sustained_us=8000.0),))
@@ -491,7 +502,7 @@ def test_the_limit_of_memory_is_named_where_no_case_can_be():
     dots = [Dot(x=2.0**n, y=80.0, title="") for n in range(8, 13)]
     svg = roofline({"fp16": dots}, gb_per_s=273, peaks={"fp16": 250.0}, label="")
     ridge, top = re.findall(r'class="roof" d="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)H', svg)[0]
-    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="8" class="end">273 GB/s', svg)
+    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="12" class="end">273 GB/s', svg)
     assert float(right) < float(ridge)
     assert y == top
 
@@ -503,6 +514,15 @@ def test_equal_values_are_drawn():
     for y in (1.0, 0.0):
         line = PlottedLine(name="", dots=[Dot(x=8, y=y, title="")])
         assert "nan" not in lines_plot([line], x_title="", y_title="", label="")
+
+
+def test_ticks_of_long_launches_differ():
+    points = [
+        HistoryPoint(at="2026-01-01T00:00:00+00:00", commit=one, gpu_uuid="GPU-1", burst_us=us)
+        for one, us in (("abc", 123e3), ("def", 131e3))
+    ]
+    labels = re.findall(r'class="end">([\d.e]+)</text>', history_plot(points, "burst"))
+    assert len({*labels}) == len(labels) > 2
 
 
 # -- the command --------------------------------------------------------------------------------------
@@ -646,6 +666,8 @@ def test_a_time_of_0_is_one_message(stored, capsys):
             "nothing was written: /dev/full is full or cannot be written: File exists",
         ),
         (["-o", "n" * 300], "n is full or cannot be written: File name too long"),
+        (["-o", "n" * 300 + ".html"], "File name too long"),
+        (["n" * 300, "-o", "page.html"], "File name too long"),
         (["-o", "/sys/page.html"], "nothing was written: /sys/"),  # which nobody can write to
     ],
 )

@@ -217,6 +217,24 @@ def test_plots_are_drawn_and_nothing_is_wider_than_the_page(ask, width, made, pl
     assert not plots or high > 140
 
 
+@pytest.mark.parametrize("made", [a_page, a_page_of_platforms])
+def test_texts_of_plots_can_be_read_on_a_phone(ask, made):
+    script = """
+      document.querySelectorAll("details").forEach((one) => { one.open = true; });
+      const texts = [...document.querySelectorAll("svg text")];
+      const sizes = texts.map((one) => one.getScreenCTM().a || Math.abs(one.getScreenCTM().b))
+        .map((scale, n) => scale * parseFloat(getComputedStyle(texts[n]).fontSize));
+      const outside = texts.filter((one) => {
+        const [own, plot] = [one, one.closest("svg")].map((node) => node.getBoundingClientRect());
+        return own.left < plot.left - 1 || own.right > plot.right + 1;
+      });
+      return [Math.min(...sizes), outside.map((one) => one.textContent)];
+    """
+    smallest, outside = ask(script, page=made(), width=360)
+    assert smallest >= 11
+    assert outside == []
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("made", [a_page, a_page_of_platforms, a_page_of_extremes])
 def test_texts_have_contrast_as_the_browser_computes_it(ask, made, dark):

@@ -118,7 +118,7 @@ def test_the_plot_names_every_row_in_full_and_tells_whose_ratios_are_whose(tmp_p
     texts = [one.text for one in root.iter() if one.tag.endswith(("}text", "}tspan"))]
     assert "Qwen2-7B, attention_decode_kernel_grouped" in texts
     assert ".." not in "".join(filter(None, texts))
-    assert {"● of times in both files", "○ as NVIDIA printed it"} <= {*texts}
+    assert {"● of both files", "○ NVIDIA's ratios"} <= {*texts}
     hollow = [one for one in root.iter() if one.get("class") == "hollow"]
     assert len(hollow) == sum("published" in (one[0].text or "") for one in hollow) == 12
 

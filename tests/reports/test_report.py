@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.baselines.entries import Entry
+from pytest_cutile.baselines.entries import Entry, StaticBaselines, StaticEntry
 from pytest_cutile.reports.cases import FailedTest, RunOutcome
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.report import (
@@ -25,6 +25,7 @@ from pytest_cutile.reports.report import (
     to_json,
 )
 from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock, SpeedResult, StaticResult
+from pytest_cutile.static.facts import CaseFacts
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
 from tests.reports.test_terminal_summary import result
 
@@ -125,3 +126,11 @@ def test_the_reference_names_every_field():
     fields = {name for one in structs for name in one.__struct_fields__}
     assert fields - described - {"clarity"} == set()
     assert f"`schema` is {SCHEMA}" in page
+
+
+def test_static_baselines_of_two_files_are_all_there():
+    compiled = StaticEntry(
+        facts=CaseFacts(fingerprint="", source="", launches=()), toolchain={}, provenance={}
+    )
+    files = [StaticBaselines(arch="sm_90", entries={key: compiled}) for key in ("a[c]", "b[c]")]
+    assert [case.key for case in report_of_baselines([], files, {}).cases] == ["a[c]", "b[c]"]

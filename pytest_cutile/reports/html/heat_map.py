@@ -31,9 +31,9 @@ def heat_map(errors: ErrorMap) -> Markup:
         path = f"M{left:.1f} 0h{swatch:.1f}v8h-{swatch:.1f}z"
         plot.add('<path class="heat" fill-opacity="{}" d="{}"/>', _opacity(level, errors), path)
         if not further:
-            plot.add('<text x="{:.1f}" y="19" class="end">{}</text>', left + swatch, text)
+            plot.add('<text x="{:.1f}" y="21" class="end">{}</text>', left + swatch, text)
         elif level % 2 == 0 and further > 1:  # all of them would touch each other
-            plot.add('<text x="{:.1f}" y="19" class="mid">{}</text>', left + swatch / 2, text)
+            plot.add('<text x="{:.1f}" y="21" class="mid">{}</text>', left + swatch / 2, text)
     for level, path in sorted(_paths(errors, x, y).items()):
         opacity = _opacity(level, errors)
         plot.add('<path class="heat" fill-opacity="{}" d="{}"/>', opacity, path)

@@ -43,8 +43,8 @@ def _plots(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
         plot = ratio_plot(
             rows,
             limits,
-            solid="of times in both files",
-            hollow="as NVIDIA printed it",
+            solid="of both files",
+            hollow="NVIDIA's ratios",
             x_title=f"{other} over {first}",
             label=label,
         )

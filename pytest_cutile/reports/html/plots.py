@@ -18,15 +18,21 @@ from pytest_cutile.reports.document import printable, shorten
 from pytest_cutile.reports.history import HistoryPoint, step_text
 from pytest_cutile.speed.decide import Estimate
 
-WIDTH, HEIGHT = 360, 210
-"""Of a plot: as wide as a phone, so that its text is readable there."""
+WIDTH, HEIGHT = 320, 210
+"""Of a plot: as wide as a page on a phone, so that its text is not made smaller there."""
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 34
-_ROW, _NAME_CHARACTERS = 30, 56
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 28, 38
+_LINE = 14
+"""Height of a line of text."""
+_ROW, _NAME_CHARACTERS = 32, 46
 """Height of a row with its name above, and what of the name fits there."""
 _BINS = 30
 _MOST_TICKS = 5
+_MOST_COMMITS = 4
+"""Ticks of a history: each is as wide as an abbreviated commit."""
+_KEY_CHARACTERS = 36
+"""What fits above a plot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +125,13 @@ class Plot:
             x = f"{self.x.at(tick):.1f}"
             grid.append(
                 Markup('<path class="grid" d="M{} {}V{}"/><text x="{}" y="{}" class="mid">{}</text>').format(
-                    x, top, bottom, x, bottom + 13, text
+                    x, top, bottom, x, bottom + 15, text
                 )
             )
         titles = Markup(
             '<text x="{}" y="{}" class="end">{}</text>'
-            '<text transform="translate(10 {})rotate(-90)" class="mid">{}</text>'
-        ).format(right, bottom + 29, self.x_title, (bottom + top) // 2, self.y_title)
+            '<text transform="translate(12 {})rotate(-90)" class="mid">{}</text>'
+        ).format(right, bottom + 32, self.x_title, (bottom + top) // 2, self.y_title)
         height = bottom + BOTTOM
         svg = Markup(
             '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
@@ -136,7 +142,7 @@ class Plot:
 
 def _number(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):  # noqa: PLR2004
-        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
+        return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
     return f"{value:.6g}"
 
 
@@ -188,9 +194,10 @@ def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
     plot.add('<path class="interval" d="M{} {}H{}V{}H{}z"/>', left, TOP, right, bottom, left)
     plot.add('<path class="mean" d="M{} {}V{}"/>', middle, TOP, bottom)
     plot.add('<path class="roof" d="M{} {}V{}"/>', same, TOP, bottom)
-    text = f"mean {format_change(mean)}, 95 % interval {shown}"
+    text = f"mean {format_change(mean)}, 95 %: {shown}"
     plot.add('<text x="{}" y="12" class="end">{}</text>', WIDTH - RIGHT, text)
-    return plot.svg(f"{counted(len(changes), 'pair')}: {text}")
+    label = f"mean {format_change(mean)}, 95 % interval {shown}"
+    return plot.svg(f"{counted(len(changes), 'pair')}: {label}")
 
 
 def _histogram(groups: Mapping[str, Sequence[float]], x_title: str, also: Sequence[float] = ()) -> Plot:
@@ -244,23 +251,23 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
         title += f": {step_text(point)}" if point.is_step else ""
         dot = Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread)
         dots[point.gpu_uuid].append(dot)
-    lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
+    lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:4] or "GPU", dots=dots[gpu]) for gpu in gpus]
     drawn = [dot for line in lines for dot in line.dots]
     steps = [(place, point) for place, point, _ in timed if point.is_step]
     counts = counted(len(gpus), "GPU"), counted(len(steps), "step")
     label = f"{sessions} on {counts[0]}, {_span([*times.values()])}, {counts[1]}"
-    x = _axis([0, *times], LEFT, WIDTH - RIGHT)
+    x = _axis([0, *times], LEFT, WIDTH - RIGHT, margin=0.1)
     low = min(dot.y * (1 - dot.spread) for dot in drawn)
     high = max(dot.y * (1 + dot.spread) for dot in drawn)
     wider = max(0.06 * low - (high - low), 0.0) / 2  # noise of a percent is no mountain
     y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
     days = f"sessions, {every[0].at[:10]} to {every[-1].at[:10]}"
-    shown = range(len(every) - 1, -1, -(-len(every) // _MOST_TICKS))  # the newest one has its label
+    shown = range(len(every) - 1, -1, -len(every) // _MOST_COMMITS)  # the newest one has its label
     ticks = [(place, "this run" if every[place] is run else every[place].commit[:7]) for place in shown]
     plot = Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
     for number, (place, point) in enumerate(steps):
         at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
-        below = TOP + 10 + number % 3 * 12  # texts of neighbours may not cover each other
+        below = TOP + 10 + number % 3 * _LINE  # texts of neighbours may not cover each other
         plot.add('<path class="step" d="M{} {}V{}"/>', at, TOP, HEIGHT - BOTTOM)
         plot.add('<text x="{}" y="{}" class="step end" dx="-3">{}</text>', at, below, change)
     _draw(plot, lines)
@@ -300,7 +307,7 @@ def roofline(
     if not every:
         return Markup()
     places = [dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]
-    low, high = min(places) / 3, max(places) * 2
+    low, high = min(places) / 5, max(places) * 2
     x = _axis([low, high], LEFT, WIDTH - RIGHT, is_log=True, margin=0)
     heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
     y = _axis(heights, HEIGHT - BOTTOM, TOP, is_log=True)
@@ -315,8 +322,8 @@ def roofline(
         )
     # Left of the bend, where no case can be.
     highest = max(peaks.values())
-    place = f"{max(x.at(highest / gb_per_s * 1e3) - 14, LEFT + 58):.1f}", f"{y.at(highest):.1f}"
-    plot.add('<text x="{}" y="{}" dy="8" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    place = f"{max(x.at(highest / gb_per_s * 1e3) - 22, LEFT + 64):.1f}", f"{y.at(highest):.1f}"
+    plot.add('<text x="{}" y="{}" dy="12" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
 
@@ -344,15 +351,15 @@ def ratio_plot(
     if not dots:
         return Markup()
     x = _axis([*(dot.x for dot in dots), *limits.values()], RIGHT, WIDTH - RIGHT, is_log=True)
-    top = TOP + 12 * len(limits)
+    top = TOP + _LINE * len(limits)
     y = Axis(low=-0.75, high=len(rows) - 0.5, first=top, last=top + _ROW * (len(rows) + 0.25))
     plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=[(row, "") for row, _ in enumerate(rows)])
     for number, (name, ratio) in enumerate(limits.items()):
-        at, line = x.at(ratio), top - 12 * (number + 1)
+        at, line = x.at(ratio), top - _LINE * (number + 1)
         is_right = at > (x.first + x.last) / 2
         plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', at, line, y.last)
         place = at - 4 if is_right else at + 4
-        plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, line + 9, "end" * is_right, name)
+        plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, line + 10, "end" * is_right, name)
     for row, name in enumerate(rows):
         above, shown = f"{y.at(row) - 8:.1f}", shorten(name, _NAME_CHARACTERS)
         plot.add('<text class="row" x="{}" y="{}">{}</text>', x.first, above, shown)
@@ -366,24 +373,22 @@ def ratio_plot(
 
 
 def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
-    """Return plots with their titles as one file of SVG, two beside each other."""
-    tops = [56.0] * min(2, max(len(plots), 1))
+    """Return plots with their titles as one file of SVG, one below the other: a phone shows it, too."""
+    top = 52.0
     parts = []
     for name, plot in plots:
-        column = tops.index(min(tops))
-        left, top = 16 + column * (WIDTH + 24), tops[column]
         parts.append(
             Markup(
-                '<g transform="translate({} {})"><text y="12" class="name">{}</text>'
+                '<g transform="translate(16 {})"><text y="12" class="name">{}</text>'
                 '<g transform="translate(0 20)">{}</g></g>'
-            ).format(left, top, printable(name), plot)
+            ).format(top, printable(name), plot)
         )
-        tops[column] += float(plot.partition(' height="')[2].partition('"')[0]) + 40
-    width, height = len(tops) * (WIDTH + 24) + 8, max(tops)
+        top += float(plot.partition(' height="')[2].partition('"')[0]) + 40
+    width, height = WIDTH + 32, top
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}">'
         '<style>{}</style><rect width="100%" height="100%" class="ground"/>'
-        '<text x="16" y="32" class="title">{}</text>{}</svg>\n'
+        '<text x="16" y="30" class="title">{}</text>{}</svg>\n'
     ).format(width, height, width, height, style, printable(title), Markup().join(parts))
 
 
@@ -411,9 +416,9 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
 
 def _legend(names: Sequence[tuple[int, str]]) -> Markup:
     """Return names in the colours of their lines, above the plot."""
-    most = max(48 // len(names), 6)
+    most = _KEY_CHARACTERS // len(names)
     texts = [
-        Markup('<tspan class="c{}" dx="8">{}</tspan>').format(
+        Markup('<tspan class="c{}" dx="6">{}</tspan>').format(
             colour % COLOURS, name if len(name) <= most else f"{name[: most - 1]}…"
         )
         for colour, name in names
