@@ -152,11 +152,12 @@ class Bounds:
 
         Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
         the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2;
-        of operands that lie too close together for that, `common_rounding` was measured.
+        of operands and results that lie too close together for that, it was measured.
         """
         rounded = [self.terms.operands] if name in self.truth.operands else []
         rounded += [] if self.terms.policy.mid is None else [self.terms.policy.mid]
         shared = sum(target.unit_roundoff**2 for target in rounded) + self.terms.policy.exp_error
+        shared += self.truth.policy_common
         return shared + (self.truth.observed.common_rounding if name in self.truth.operands else 0.0)
 
     def looseness(

@@ -7,13 +7,14 @@ return the correctly rounded result, bit by bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cutile.correctness.error_model.injection import CHUNK, Injector, inexact_in
+from pytest_cutile.correctness.error_model.injection import CHUNK, Injector, inexact_in, on_result
 from pytest_cutile.correctness.error_model.operators import (
     DISCONTINUOUS,
     MOVES,
@@ -212,6 +213,38 @@ def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
     values = flat.abs() * scales[:, None]
     weight = values.square().sum(1)
     errors = (round_to(values, target) - values) * values
-    chance = _CHANCE * errors.square().sum(1).sqrt()
-    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
+    mean = errors.sum(1) / weight
+    chance = _CHANCE * (errors - mean[:, None] * values.square()).square().sum(1).sqrt() / weight
+    excess = (mean.abs() - chance).clamp_(min=0.0)
     return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())
+
+
+class IntermediateRounding(Injector):
+    """Rounds intermediate results to `target`, and measures what that gives all elements in common.
+
+    Results of rounded operands lie on few values, as those of a kernel do.
+    """
+
+    def __init__(self, target: FloatFormat) -> None:
+        self.target = target
+        self._squares = 0.0
+
+    @property
+    def common(self) -> float:
+        """Relative error: results are rounded one after the other, and independently."""
+        return math.sqrt(self._squares)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if base_name(func) in MOVES or is_view(func):
+            return result
+        return on_result(func, args, result, self._round)
+
+    def _round(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not is_float64(tensor):
+            return tensor
+        inexact = inexact_in(tensor, self.target)
+        if not bool(inexact.any()):
+            return tensor
+        self._squares += common_rounding(tensor, self.target) ** 2
+        return torch.where(inexact, round_to(tensor, self.target), tensor)

@@ -117,19 +117,19 @@ class AccumulationNoise(Injector):
                 # of the sum inside, whose relative error is an absolute one of its logarithm
                 sums = args[1] if name == "_log_softmax" else None
                 unit = self._next_unit()
-                result = _on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
+                result = on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
             if name not in FUNCTIONS:
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
-            result = _on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
-            return _on_result(func, args, result, self._noisy_where_rounded)
+            result = on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
+            return on_result(func, args, result, self._noisy_where_rounded)
         if is_opaque(func, args):
             return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
         if name in MOVES or is_view(func):
             return result
-        return _on_result(func, args, result, self._noisy_where_rounded)
+        return on_result(func, args, result, self._noisy_where_rounded)
 
     def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of which only its operands and results are seen.
@@ -260,11 +260,11 @@ class PolicyNoise(AccumulationNoise):
         plain = name in PRODUCTS and not self.exact
         result = func(*args, **kwargs) if plain else super().call(func, args, kwargs)
         if name in SENSITIVE - FUNCTIONS:
-            result = _on_result(func, args, result, self._noisy_where_rounded)
+            result = on_result(func, args, result, self._noisy_where_rounded)
         if self.policy.exp_error and is_exponential(func, args):
             unit = self.scale * self.policy.exp_error
             approximate = self._shifted if name in LOGARITHMIC else self._scaled
-            result = _on_result(func, args, result, lambda tensor: approximate(tensor, unit))
+            result = on_result(func, args, result, lambda tensor: approximate(tensor, unit))
         return result
 
     def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
@@ -320,7 +320,7 @@ def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.where(bits < 0, -_UNIFORM, _UNIFORM).to(torch.float64)
 
 
-def _on_result(
+def on_result(
     func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Any:
     if not writes_in_place(func):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.error_model.discontinuities import DecisionNoise, ReplayDecisions
-from pytest_cutile.correctness.error_model.exactness import Observer
+from pytest_cutile.correctness.error_model.exactness import IntermediateRounding, Observer
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
     AccumulationNoise,
@@ -61,6 +61,8 @@ class ReferenceEstimate:
     """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
     policy: Mapping[str, Spread]
     """The same for what the numerics policy allows besides; empty when that is nothing."""
+    policy_common: float
+    """Relative error that roundings to the policy's `mid` may give all elements in common."""
     observed: Observer
     is_fixed: bool
     """Whether it returns the same whatever its arguments are, as far as noise on them can tell."""
@@ -108,11 +110,12 @@ def estimate(
         accumulation=accumulation,
         operands=of_operands,
         policy=of_policy,
+        policy_common=_common_to_results(call, policy),
         observed=observed,
         is_fixed=_is_fixed(observed, accumulation, call),
         exact=exact,
         repeats=noise.repeats,
-        runs=1 + observed.draws_numbers + noise.runs,
+        runs=1 + observed.draws_numbers + (policy.mid is not None) + noise.runs,
     )
 
 
@@ -150,7 +153,11 @@ class ReferenceRuns:
         others = ReferenceRuns(self.call, self.parts, replace(self.terms, policy=policy))
         others._exact = self._exact
         if self.whole is not None:
-            others.whole = replace(self.whole, policy=_measure_policy(self.call, self.whole, policy))
+            others.whole = replace(
+                self.whole,
+                policy=_measure_policy(self.call, self.whole, policy),
+                policy_common=_common_to_results(self.call, policy),
+            )
         return others
 
     def estimate(self, part: Part) -> ReferenceEstimate:
@@ -196,6 +203,15 @@ def _measure_policy(
         return {}
     noise = _Noise(call, truth.outputs, truth.observed, RUNS[0])
     return noise.measure(lambda run: PolicyNoise(run, policy, exact=truth.exact))
+
+
+def _common_to_results(call: ReferenceCall, policy: NumericsPolicy) -> float:
+    """Return the relative error that rounding intermediate results to `mid` may give all elements."""
+    if policy.mid is None:
+        return 0.0
+    rounding = IntermediateRounding(policy.mid)
+    call.run(rounding)
+    return rounding.common
 
 
 def _floats(outputs: Any) -> dict[str, torch.Tensor]:

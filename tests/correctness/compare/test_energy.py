@@ -236,6 +236,34 @@ def test_truncated_operands_are_a_slope_where_roundings_are_shared_too():
         _products_of_close_values(truncated)
 
 
+def _check_silu_in_half(factor: float) -> CheckReport:
+    """Check x sigmoid(x) of small x, whose sigmoids lie next to 0.5, all of them rounded to float16."""
+
+    def silu(x: torch.Tensor) -> torch.Tensor:
+        return (x.float() * torch.sigmoid(x.float()).half().float() * factor).half()
+
+    x = make_tensor((67, 200), "float16", device="cpu", seed=0, dist="small")
+    return check_kernel(silu, x, reference=lambda x: x * torch.sigmoid(x), mid="float16")
+
+
+def _check_global_norm_in_half(factor: float) -> CheckReport:
+    """Check x / |x| with a single norm, rounded to float16."""
+
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        norm = x.float().square().sum().half().float().sqrt().half().float()
+        return (x.float() / norm * factor).half()
+
+    x = make_tensor((67, 200), "float16", device="cpu", seed=0)
+    return check_kernel(normalize, x, reference=lambda x: x / x.square().sum().sqrt(), mid="float16")
+
+
+@pytest.mark.parametrize("check", [_check_silu_in_half, _check_global_norm_in_half])
+def test_intermediate_results_that_are_rounded_alike_are_no_slope(check):
+    check(1.0)
+    with pytest.raises(KernelMismatch, match="slope"):
+        check(1.002)
+
+
 @pytest.mark.parametrize("target", [FLOAT16, BFLOAT16, FLOAT8_E4M3FN], ids=lambda target: target.name)
 def test_roundings_of_scattered_values_have_nothing_in_common(target):
     assert common_rounding(normal((300, 200), seed=3).exp(), target) < target.unit_roundoff**2
