@@ -18,6 +18,7 @@ from tests.reports.test_terminal_summary import result
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
 Keys = webdriver.Keys
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
@@ -119,6 +120,9 @@ def ask(browser, tmp_path):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         browser.get("about:blank")
         browser.get((tmp_path / "page.html").as_uri())
+        WebDriverWait(browser, 60).until(
+            lambda browser: browser.execute_script("return document.readyState") == "complete"
+        )
         return browser.execute_script(HELPERS + script)
 
     yield ask
