@@ -17,9 +17,8 @@ from models.contenders import contenders
 from models.device import INTERPRETED_ARCH, on_gpu
 from models.records import Record, Shape
 from models.weights import CONFIGS, build
-from pytest_cutile.platforms.lookup import gpu_slug
 from tools.gpu_runs.measure import environment_of
-from tools.gpu_runs.runs import positive
+from tools.gpu_runs.runs import positive, todays_name
 from tools.gpu_runs.tables import aligned
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -89,8 +88,7 @@ def bench(options: argparse.Namespace) -> int:
     ]
     shape = shape_of(options)
     gpu = torch.cuda.get_device_name() if has_gpu else "cpu"
-    day = f"{gpu_slug(gpu).removeprefix('nvidia-')}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
-    folder = options.output or RESULTS / day / options.model
+    folder = options.output or RESULTS / todays_name(gpu, quick=options.quick) / options.model
     record = Record(
         model=options.model,
         weights=options.weights or "random",

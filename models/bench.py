@@ -205,15 +205,9 @@ def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
         with running.contender.active(model):
             for row in running.rows:
                 graph = row.mode is Mode.GRAPH
-                prefill = partial(generation.prefill, graph=graph)
+                prefill, step = (partial(run, graph=graph) for run in (generation.prefill, generation.step))
                 row.prefill = break_down(profile(prefill), names=names)
-                generation.rewind()
-
-                def decode(graph: bool = graph) -> None:
-                    for _ in range(steps):
-                        generation.step(graph=graph)
-
-                row.decode = break_down(profile(decode), repeats=steps, names=names)
+                row.decode = break_down(profile(step, repeats=steps), repeats=steps, names=names)
     except Exception as error:  # noqa: BLE001 - times are worth having without a profile
         for row in running.rows:
             row.problem = f"no profile: {describe(error)}"

@@ -89,13 +89,14 @@ def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[s
     return Breakdown(kernels=tuple(sorted(kernels, key=lambda kernel: -kernel.ms)))
 
 
-def profile(work: Callable[[], object]) -> list[KernelRun]:
-    """Run `work` under torch's profiler; return what the GPU executed."""
+def profile(work: Callable[[], object], *, repeats: int = 1) -> list[KernelRun]:
+    """Run `work` so many times under torch's profiler; return what the GPU executed."""
     import torch
 
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
-        work()
+        for _ in range(repeats):
+            work()
         torch.cuda.synchronize()
     return [
         KernelRun(event.name, event.time_range.start, event.time_range.end)

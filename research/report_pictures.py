@@ -103,7 +103,7 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def picture(driver: webdriver.Chrome, page: Path, view: View, *, width: int, dark: bool) -> bytes | None:
-    """Return the view as a WebP without losses; None where the page has nothing to show."""
+    """Return the view as a WebP; None where the page has nothing to show."""
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1.5, "mobile": False},
@@ -114,9 +114,9 @@ def picture(driver: webdriver.Chrome, page: Path, view: View, *, width: int, dar
     clip = driver.execute_script(FIND, view.selectors)
     if clip is None:
         return None
-    lossless = {"format": "webp", "quality": 70}
+    encoding = {"format": "webp", "quality": 70}
     shot = driver.execute_cdp_cmd(
-        "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True, **lossless}
+        "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True, **encoding}
     )
     return base64.b64decode(shot["data"])
 

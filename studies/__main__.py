@@ -11,7 +11,14 @@ from pathlib import Path
 
 from studies.running.compiling import compile_beforehand
 from studies.running.files import write_texts
-from studies.running.run import RESULTS, failing_in_words, folder_of_today, gpu_timer, run_study
+from studies.running.run import (
+    RESULTS,
+    add_run_options,
+    failing_in_words,
+    folder_of_today,
+    gpu_timer,
+    run_study,
+)
 from studies.running.study import StoredStudy, Study
 from tools.gpu_runs.measure import MakeTimer
 
@@ -41,21 +48,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                 "--output", type=Path, metavar="DIR", help="for the files (studies/results/stored-DATE)"
             )
             continue
-        own.add_argument(
-            "--output",
-            type=Path,
-            metavar="DIR",
-            help="for the files (studies/results/GPU-DATE); a run goes on there",
-        )
-        own.add_argument("--quick", action="store_true", help="fewer sizes, in bursts alone")
+        add_run_options(own, quick="fewer sizes, in bursts alone")
         own.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains it")
-        own.add_argument(
-            "--budget",
-            type=float,
-            default=float("inf"),
-            metavar="SECONDS",
-            help="begin no row after so long; the same command goes on later",
-        )
     return parser.parse_args(argv)
 
 

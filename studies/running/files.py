@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 ROWS = "rows.json"
 
-
 AnyRecord = TypeVar("AnyRecord", bound=BaseRecord)
 
 
@@ -38,13 +37,13 @@ def read_record(file: Path, new: AnyRecord) -> AnyRecord:
         stored = msgspec.json.decode(file.read_bytes(), type=type(new))
     except msgspec.MsgspecError as error:
         raise SystemExit(f"{file}: {error}; move it away, or choose another --output") from error
-    then, now = (
+    before, current = (
         {"study": each.study, "--quick": f"{each.quick}", **each.environment} for each in (stored, new)
     )
     differing = [
-        f"{name} {then.get(name, 'none')} (now {now.get(name, 'none')})"
-        for name in {**then, **now}
-        if then.get(name) != now.get(name)
+        f"{name} {before.get(name, 'none')} (now {current.get(name, 'none')})"
+        for name in {**before, **current}
+        if before.get(name) != current.get(name)
     ]
     if differing:
         raise SystemExit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,9 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from pytest_cutile.gpu.lock import GpuLock
-from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.quantities import counted, format_time
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.spec import Case, KernelSpec
@@ -24,14 +24,14 @@ from pytest_cutile.speed.measure.timing import Launch, Measurement, Timer, Uncap
 from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
 from pytest_cutile.tensors.trees import map_tensors
 from studies.running.files import ROWS, read_record, store_record, write_pages
-from studies.running.study import Record, Row, Study, TimedRow, timed_row
+from studies.running.study import BaseRecord, Record, Row, Study, TimedRow, timed_row
 from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_launch
 from tools.gpu_runs.gpu_state import free_memory
 from tools.gpu_runs.inputs import as_arguments
 from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.processes import describe
-from tools.gpu_runs.runs import require_gpus
+from tools.gpu_runs.runs import require_gpus, todays_name
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "studies" / "results"
@@ -44,7 +44,6 @@ GATE_CHECK_BYTES = 1e8
 
 Say: TypeAlias = Callable[[str], None]
 Prepare: TypeAlias = Callable[[Study, Sequence[Row], str, Say], None]
-T = TypeVar("T")
 print_now: Say = partial(print, flush=True)
 
 
@@ -78,8 +77,25 @@ def failing_in_words() -> Iterator[None]:
 
 def folder_of_today(timer: Timer, *, quick: bool) -> Path:
     """Return the folder in `RESULTS` for what is measured now."""
-    gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
-    return RESULTS / f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * quick}"
+    return RESULTS / todays_name(timer.device.name, quick=quick)
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, quick: str) -> None:
+    """Add what every command that measures takes; `quick` is the help of --quick."""
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="for the files (studies/results/GPU-DATE); a run goes on there",
+    )
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="begin no row after so long; the same command goes on later",
+    )
 
 
 def environment_here(timer: Timer) -> dict[str, str]:
@@ -153,29 +169,47 @@ def run_study(
         prepare(study, of_kernel, timer.device.arch, say)
 
     timed = _time_rows(study, timer, to_time, quick=quick, ready=ready)
+    store = partial(store_record, folder / ROWS, record)
     try:
-        for row, outcome in with_progress(timed, len(to_time), _line, say=say, budget_s=budget_s):
-            if isinstance(outcome, TimedRow):
-                record.rows.append(outcome)
-                record.errors.pop(row.key, None)  # of an earlier run
-            else:
-                record.errors[row.key] = outcome
-            store_record(folder / ROWS, record)
+        add_outcomes(record, rows, timed, len(to_time), _line, store=store, say=say, budget_s=budget_s)
     finally:  # who interrupts a run reads what there is
-        order = [row.key for row in rows]
-        record.rows.sort(key=lambda row: order.index(row.key))
-        store_record(folder / ROWS, record)
         say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
     return record
 
 
-def with_progress(
-    outcomes: Iterable[tuple[Row, T]], count: int, line: Callable[[Row, T], str], *, say: Say, budget_s: float
-) -> Iterator[tuple[Row, T]]:
-    """Yield each outcome of `count` rows, then say it and the time left; end after `budget_s` seconds."""
+def add_outcomes(
+    record: BaseRecord,
+    rows: Sequence[Row],
+    outcomes: Iterable[tuple[Row, Any]],
+    count: int,
+    line: Callable[[Row, Any], str],
+    *,
+    store: Callable[[], object],
+    say: Say,
+    budget_s: float,
+) -> None:
+    """Add outcomes to a record, one by one: store it, and say the outcome and the time left.
+
+    Args:
+        record: What was measured before.
+        rows: All rows, in the order in which a record has them.
+        outcomes: Rows with what was measured of them, or with a text that says why nothing was.
+        count: How many outcomes there are.
+        line: Returns an outcome in words.
+        store: Stores the record.
+        say: Prints a line.
+        budget_s: End after so many seconds.
+    """
+    order = [row.key for row in rows]
     begun = time.monotonic()
     for done, (row, outcome) in enumerate(outcomes, 1):
-        yield row, outcome
+        if isinstance(outcome, str):
+            record.errors[row.key] = outcome
+        else:
+            record.rows.append(outcome)
+            record.rows.sort(key=lambda row: order.index(row.key))
+            record.errors.pop(row.key, None)  # of an earlier run
+        store()
         seconds = time.monotonic() - begun
         left = seconds / done * (count - done)
         say(f"  {done} of {count}  {line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")

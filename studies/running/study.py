@@ -163,6 +163,8 @@ class BaseRecord:
     environment: Mapping[str, str]
     errors: dict[str, str] = field(default_factory=dict)
     """Rows that could not be measured, and why; the next run tries them again."""
+    rows: list[Any] = field(default_factory=list)
+    """Rows that were measured, each with its `key`, in the order of the study."""
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,6 @@ read; without either it says what helps.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +22,14 @@ from pytest_cutile.quantities import counted
 from pytest_cutile.tensors.seeded import MakeTensor
 from studies.running.files import read_record, store_record, write_texts
 from studies.running.run import (
+    add_outcomes,
+    add_run_options,
     environment_here,
     failing_in_words,
     folder_of_today,
     gpu_timer,
     print_now,
     refuse_problems,
-    with_progress,
 )
 from studies.running.study import BaseRecord, Row
 from studies.sawtooth.cache import SECTOR_BYTES
@@ -198,42 +198,28 @@ def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: 
     )
     record = read_record(folder / FILE, new)
     stored = {row.key for row in record.rows}
-    order = [row.key for row in rows(quick)]
-    to_count = [row for row in rows(quick) if row.key not in stored]
+    of_study = rows(quick)
+    to_count = [row for row in of_study if row.key not in stored]
     if to_count:
         refuse_problems(timer)
-    store_record(folder / FILE, record)
-    print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
-    outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
-    for row, outcome in with_progress(outcomes, len(to_count), _line, say=print_now, budget_s=budget_s):
-        if isinstance(outcome, CountedRow):
-            record.rows.append(outcome)
-            record.errors.pop(row.key, None)
-            record.rows.sort(key=lambda row: order.index(row.key))
-        else:
-            record.errors[row.key] = outcome
+    store_record(folder / FILE, record)  # before anything is counted
+
+    def store() -> None:
         store_record(folder / FILE, record)
         write_texts(folder, {"counters.md": page(record)})
+
+    print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
+    outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
+    add_outcomes(
+        record, of_study, outcomes, len(to_count), _line, store=store, say=print_now, budget_s=budget_s
+    )
     return 1 if record.errors else 0
 
 
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Run what the command line says; return 1 if anything could not be counted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="for the files (studies/results/GPU-DATE); a run goes on there",
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer lengths")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=math.inf,
-        metavar="SECONDS",
-        help="begin no launch after so long; the same command goes on later",
-    )
+    add_run_options(parser, quick="fewer lengths")
     parser.add_argument("--one", metavar="ROW", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.one:

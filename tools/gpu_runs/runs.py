@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pytest_cutile.platforms.lookup import gpu_slug
 from tools.gpu_runs.processes import Pool, Start
 from tools.gpu_runs.suites import select
 
@@ -47,6 +48,12 @@ def device_numbers(text: str) -> list[int]:
     if not all(number.strip().isdecimal() for number in numbers):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs' numbers, as in 0,1")
     return [int(number) for number in numbers]
+
+
+def todays_name(gpu_name: str, *, quick: bool) -> str:
+    """Return the name of a folder for what is measured today, as in "h200-2026-11-26-quick"."""
+    gpu = gpu_slug(gpu_name).removeprefix("nvidia-")
+    return f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * quick}"
 
 
 def positive(text: str) -> int:
