@@ -58,7 +58,6 @@ from kernels._attention import (
     order_tiles,
 )
 from kernels._cases import SPECIAL, UNDEFINED, laid_out
-from kernels._configs import vary
 from kernels._division import Divisor
 from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
@@ -134,38 +133,54 @@ WIDE_CONFIGS = {
 # in one, which loads K and V once for both.
 TWO_BLOCKS = AttentionConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4)
 TWO_GROUPS = AttentionConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
-# The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). No latency was faster by 1 % than
-# those that the compiler chooses.
+# For 4x32xNx128. Speeds are cuDNN's time over ours, interleaved on an H100 (2026-11-26): burst (cold L2, full
+# clock) / sustained (launch after launch, at the power limit). No latency was faster by 1 % than those that
+# the compiler chooses.
 MASK_CONFIGS = {
     "sm_90": {
-        # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap
-        # 139.0 at 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
-        (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
-        # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the
-        # overlap: 97.8, 290.4, 1115, 4310.
-        (2, True): replace(TWO_BLOCKS, heads_together=16),
-        # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, before, in tiles of 128x128, 130.3. e4m3
-        # with keys_inside, N = 4096: 1395 (788 TFLOPS), 1421, 1484.
-        (1, False): replace(TWO_BLOCKS, transpose_v=True, persistent=True),
-        # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS). Before, in tiles of 128x128:
-        # 93.3, 257.0, 841, 3185.
+        # fp16, N = 4096, 8192: 0.98 / 0.98, 0.99 / 0.99; 16384 about the same. TWO_BLOCKS with the overlap
+        # and persistent: 0.93 / 0.95, 0.91 / 0.91; these tiles, persistent: 0.96 / 0.96, 0.96 / 0.95.
+        (2, False): replace(TWO_GROUPS, overlap=True),
+        # fp16, N = 1024 to 8192: 0.95 / 0.96, 1.00 / 0.99, 1.02 / 1.04, 1.01 / 1.02. Before, TWO_BLOCKS with
+        # 16 heads together: 0.92 / 0.93, 0.90 / 0.99, 0.89 / 0.94, 0.87 / 0.91. K and V of 32 are more than
+        # the L2 holds: 0.97 / 0.96 at 4096.
+        (2, True): replace(TWO_GROUPS, overlap=True, heads_together=8),
+        # e4m3 with keys_inside, N = 1024 to 16384, over the same without the overlap, persistent up to 4096:
+        # 0.99 / 1.00, 1.03 / 1.01, -, 1.03 / 1.01, 1.04 / 1.01. TWO_GROUPS at 4096: 0.88 / 0.96.
+        (1, False): replace(TWO_BLOCKS, transpose_v=True, overlap=True),
+        # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 us (400 to 749 TFLOPS; H200, 2026-11-21). With the
+        # overlap the same; TWO_GROUPS at 4096 0.93 / 0.94 of its speed.
         (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
     },
 }
 """For heads of 64 and 128 dimensions, by bytes per number, and mask: where both were measured."""
+SHORT_KEYS = 2048
+SHORT_MASK_CONFIGS = {
+    "sm_90": {
+        # fp16, N = 1024, 2048: 0.92 / 0.99, 0.95 / 0.93; TWO_GROUPS with the overlap 0.90 / 0.96,
+        # 0.95 / 0.93.
+        (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
+    },
+}
+"""Instead, for heads of 128 dimensions and at most `SHORT_KEYS` keys: the shorter a tile's walk, the more its
+beginning and end matter."""
 NARROW_MASK_CONFIGS = {
     "sm_90": {
-        # H200, 2026-11-22: fp16, 4x32x2048x64 308.9 us (321.6 as for 128 dimensions).
+        # fp16, 4x32xNx64, N = 1024 to 8192: 0.96 / 0.95, 0.99 / 0.95, -, 1.01 / 0.97.
         (2, False): replace(TWO_GROUPS, tile_n=64, occupancy=2),
+        # Likewise: 0.93 / 0.95, 1.00 / 1.03, 1.04 / 1.00, 1.04 / 1.00. Before, TWO_BLOCKS: 0.94 / 0.98,
+        # 0.97 / 1.01, 0.97 / 1.01, 0.96 / 0.96.
+        (2, True): replace(TWO_GROUPS, tile_n=64, occupancy=2, heads_together=16),
     },
 }
 """Instead, for heads of 64 dimensions. The others are not measured."""
 WIDE_MASK_CONFIGS = {
     "sm_90": {
+        # fp16, 4x16xNx256, N = 1024 to 8192: 0.93 / 0.92, -, 0.91 / 0.90, 0.91 / 0.93. With the overlap and
+        # persistent 0.90 / 0.94, -, 0.91 / 0.93, 0.92 / 0.94.
         (2, False): replace(TWO_GROUPS, tile_n=64),
-        # H200, 2026-11-22: fp16, 4x16x4096x256 897.6 us (978.7 with 16 heads together and no overlap; with
-        # the overlap 960.5). K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
-        # The best of 32 (2026-11-23).
+        # fp16, 4x16x4096x256: 1.02 / 1.02; 16 heads together 0.96 / 0.92, without the overlap 0.96 / 0.97.
+        # K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
         (2, True): replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=4),
         # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
         (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
@@ -173,10 +188,6 @@ WIDE_MASK_CONFIGS = {
     },
 }
 """For heads of 256 dimensions. Measured only where it says so."""
-PERSISTENT_KEYS = 4096
-"""Keys up to which persistent blocks pay on sm_90: the longer a tile takes, the less its beginning and end
-matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 4096, 8192 and 16384 they were
-1.030, 1.018, 1.001, 0.985 and 0.958 times as fast (fp16, H200, as above)."""
 DEFAULT_CONFIG = AttentionConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
@@ -186,11 +197,14 @@ WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
 def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> AttentionConfig:
     """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
     wide = head_dim > 128  # noqa: PLR2004
-    by_mask = (WIDE_MASK_CONFIGS if wide else MASK_CONFIGS).get(arch)
-    if by_mask is not None:
-        narrow = NARROW_MASK_CONFIGS.get(arch, {}) if head_dim <= 64 else {}  # noqa: PLR2004
-        config = narrow.get((itemsize, causal)) or by_mask[itemsize, causal]
-        return vary(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
+    tables = [WIDE_MASK_CONFIGS if wide else MASK_CONFIGS]
+    if head_dim <= 64:  # noqa: PLR2004
+        tables.insert(0, NARROW_MASK_CONFIGS)
+    elif not wide and keys <= SHORT_KEYS:
+        tables.insert(0, SHORT_MASK_CONFIGS)
+    for table in tables:
+        if (config := table.get(arch, {}).get((itemsize, causal))) is not None:
+            return config
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
     return WIDE_CONFIGS.get(arch, WIDE_DEFAULT_CONFIG) if wide else CONFIGS.get(arch, DEFAULT_CONFIG)

@@ -71,8 +71,8 @@ PLANTS: Sequence[Plant] = (
         file="kernels/fmha.py",
         edits=(
             (
-                "(2, True): replace(TWO_BLOCKS, heads_together=16)",
-                "(2, True): replace(TWO_BLOCKS, heads_together=1)",
+                "(2, True): replace(TWO_GROUPS, overlap=True, heads_together=8)",
+                "(2, True): replace(TWO_GROUPS, overlap=True, heads_together=1)",
             ),
         ),
         cases="fmha and fp16 and causal",
