@@ -130,7 +130,7 @@ def report(record: Record, folder: Path, *, coverage: bool) -> None:
     for title, breakdown in tables.breakdowns(record).items():
         shown = aligned(tables.KERNEL_TITLES, tables.kernel_cells(breakdown))
         print(f"\n{title}\n{shown}")
-    print("\n".join(["", *(tables.coverage_lines(record) if coverage else ()), tables.goal_line(record)]))
+    print("\n".join(["", *(tables.coverage_lines(record) if coverage else ()), *tables.goal_lines(record)]))
     print("\n".join(["wrote", *(f"  {file}" for file in tables.write_pages(folder, record))]))
 
 

@@ -135,6 +135,10 @@ def _prepare(
         record.rows.append(row)
         return row
 
+    def finish(row: Row) -> Row:
+        row.prepare_s, row.peak_bytes = time.monotonic() - begun, clock.peak_bytes()
+        return row
+
     begun = time.monotonic()
     clock.begin_peak()
     row = add_row(Mode.EAGER)
@@ -151,20 +155,18 @@ def _prepare(
             logits = generation.prefill()
             generation.step()
             generation.rewind()
-            rows = [row]
+            rows = [finish(row)]
             if graphs and not contender.dynamic:
                 captured = add_row(Mode.GRAPH)
                 try:
                     generation.capture()
-                    rows.append(captured)
+                    rows.append(finish(captured))
                 except (RuntimeError, MemoryError) as error:
                     captured.problem = describe(error)
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
         row.problem = describe(error)
         _free_memory()
         return None
-    for row in rows:
-        row.prepare_s, row.peak_bytes = time.monotonic() - begun, clock.peak_bytes()
     generation.release()
     return _Running(contender=contender, generation=generation, rows=rows, logits=logits.float())
 

@@ -9,6 +9,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_cutile.compiler import pretended_backing
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -35,7 +37,7 @@ class Contender:
     dynamic: bool = False
     """Whether the cache grows with every step, which no CUDA graph can capture."""
     compiled: bool = False
-    """Whether `torch.compile` makes the decode step."""
+    """Whether `torch.compile` makes the prefill and the decode step."""
     slow_to_start: bool = False
     """Whether --quick leaves it out."""
 
@@ -52,7 +54,7 @@ def contenders() -> list[Contender]:
         Contender(name=REFERENCE, title="PyTorch, SDPA", active=pytorch),
         Contender(
             name="compiled",
-            title="torch.compile of the step",
+            title="torch.compile",
             active=pytorch,
             compiled=True,
             slow_to_start=True,
@@ -66,8 +68,13 @@ def contenders() -> list[Contender]:
 def pytorch(
     model: PreTrainedModel, *, attention: str = "sdpa", experts: str | None = None
 ) -> Iterator[PreTrainedModel]:
-    """Yield a model with transformers' implementations of these names; by default, of its own experts."""
+    """Yield a model with transformers' implementations of these names; by default, of its own experts.
+
+    Interpreted, on the CPU, the loop over experts runs: the others count by operations that only GPUs have.
+    """
     config: Any = model.config
+    if experts is None and pretended_backing() is not None:
+        experts = "eager"
     attention_before = config._attn_implementation  # noqa: SLF001 - there are no public names
     experts_before = config._experts_implementation  # noqa: SLF001
     model.set_attn_implementation(attention)

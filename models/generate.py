@@ -70,7 +70,7 @@ class Generation:
             cache: One that other generations of the same shape use, too, each from its `prefill` on; by
                 default a new one.
             dynamic: Whether steps append to a dynamic cache instead, as transformers' own generation does.
-            compiled: Whether `torch.compile` makes the decode step.
+            compiled: Whether `torch.compile` makes the prefill and the decode step.
 
         Raises:
             PromptTooLong: `capacity` is too small.
@@ -98,6 +98,7 @@ class Generation:
         self.tokens = torch.zeros(batch, new_tokens, dtype=torch.int64, device=prompt.device)
         self.logits: torch.Tensor
         self._forward: Callable[..., Any] = torch.compile(model.forward, dynamic=False) if compiled else model
+        """Of both: the shapes of prefill and step are compiled each for itself."""
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=prompt.device)
         self._place = torch.zeros(1, dtype=torch.int64, device=prompt.device)
         self._prefill_graph: _Captured | None = None
@@ -209,7 +210,9 @@ class Generation:
         from transformers import DynamicCache
 
         filled = DynamicCache(config=self.model.config)
-        output = self.model(input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1)
+        output = self._forward(
+            input_ids=self.prompt, past_key_values=filled, use_cache=True, logits_to_keep=1
+        )
         if self._dynamic:
             self.cache = filled
         else:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 if find_spec("transformers") is None:
     pytest.skip("pip install 'pytest-cutile[models]'", allow_module_level=True)
 
-FURTHER = 2
-"""Tokens behind the prompt: a check takes them in one by one."""
+FURTHER, FURTHER_OF_TINY = 50, 8
+"""Tokens behind the prompt: a check takes them in one by one. Tiny models run interpreted."""
 CHECKED_BATCH = 2
 """Prompts that are checked of a larger batch."""
 
@@ -50,21 +50,24 @@ def build_once(name: str, device: torch.device) -> PreTrainedModel:
 
 
 def inputs(make: Any, *, model: str, phase: str, batch: int, prompt: int) -> dict[str, Any]:
-    """Return a model, `[batch, prompt + FURTHER]` tokens, and in the phase "decode" a filled cache."""
+    """Return a model, the prompts' length, tokens of prompts and `FURTHER`, and to decode a filled cache."""
     import torch
 
     from models.generate import Generation
     from models.weights import make_config
 
-    tokens = make((batch, prompt + FURTHER), torch.int64, low=0, high=make_config(model).vocab_size)
+    further = FURTHER_OF_TINY if model.startswith("tiny-") else FURTHER
+    tokens = make((batch, prompt + further), torch.int64, low=0, high=make_config(model).vocab_size)
     built, generation = build_once(model, tokens.device), None
     if phase == "decode":
-        generation = Generation(built, tokens[:, :prompt], new_tokens=FURTHER)
+        generation = Generation(built, tokens[:, :prompt], new_tokens=further)
         generation.prefill()
-    return {"model": built, "tokens": tokens, "generation": generation}
+    return {"model": built, "prompt": prompt, "tokens": tokens, "generation": generation}
 
 
-def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> torch.Tensor:
+def launch(
+    *, model: PreTrainedModel, prompt: int, tokens: torch.Tensor, generation: Generation | None
+) -> torch.Tensor:
     """Take the prompts in, or decode one token behind them, by our kernels.
 
     Returns:
@@ -79,7 +82,7 @@ def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generati
             generation.step()
             return generation.logits
         output = model(
-            input_ids=tokens[:, :-FURTHER],
+            input_ids=tokens[:, :prompt],
             past_key_values=DynamicCache(config=model.config),
             use_cache=True,
             logits_to_keep=1,
@@ -88,13 +91,14 @@ def launch(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generati
         return logits
 
 
-def verify(*, model: PreTrainedModel, tokens: torch.Tensor, generation: Generation | None) -> str:
+def verify(
+    *, model: PreTrainedModel, prompt: int, tokens: torch.Tensor, generation: Generation | None
+) -> str:
     """Compare the logits of prefill and decoding with those of the model in float32."""
     from models import check
 
     del generation
-    checked = tokens[:CHECKED_BATCH]
-    return check.verify(model, checked, checked.shape[1] - FURTHER, active=ours)
+    return check.verify(model, tokens[:CHECKED_BATCH], prompt, active=ours)
 
 
 def work(*, model: str, phase: str, batch: int, prompt: int) -> Work:

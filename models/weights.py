@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 from transformers.initialization import no_init_weights
 
 from models.errors import DoesNotFit, Unsupported
@@ -126,6 +127,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 """Fields of each model's configuration, as transformers calls them; others have its defaults."""
 
 
+DTYPES = ("BF16", "F16", "F32")
+"""Of stored weights, as safetensors calls them."""
+
+
 def make_config(name: str) -> PreTrainedConfig:
     """Return the configuration of the model `name`.
 
@@ -163,8 +168,8 @@ def build(
         attn_implementation: transformers' name of the attention of the model as it is built.
 
     Raises:
-        ValueError: There is no such model, or `weights` are of another architecture.
-        Unsupported: `weights` are quantised.
+        ValueError: There is no such model, or `weights` are of another architecture or size, or not complete.
+        Unsupported: `weights` are quantised, or of another dtype than `DTYPES`.
         DoesNotFit: The GPU has not enough memory for the weights.
     """
     config = make_config(name)
@@ -205,10 +210,19 @@ def _build(
                 f"{weights} is of the architecture {found.model_type}, but {name} is {config.model_type}"
             )
         refuse_quantised(found)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            weights, config=found, dtype=dtype, attn_implementation=attn_implementation
+        refuse_another_size(found, config, weights, name)
+        refuse_dtypes(Path(weights))
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            weights,
+            config=found,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
         )
-        model.to(device)  # type: ignore[arg-type]  # a decorator of transformers hides its type
+        model, report = loaded
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(f"{weights} lacks {len(missing)} of the weights of {name}, such as {missing[0]}")
+        model.to(device)
     made: PreTrainedModel = model
     return made
 
@@ -221,6 +235,30 @@ def refuse_quantised(config: Any) -> None:
         raise Unsupported(
             f"quantised weights are not supported (method {method}); load the model in bfloat16"
         )
+
+
+def refuse_another_size(found: Any, config: Any, weights: str, name: str) -> None:
+    """Raise ValueError if a configuration is not of the size of the model `name`."""
+    for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        got, expected = getattr(found, field), getattr(config, field)
+        if got != expected:
+            raise ValueError(f"{weights} is not {name}: its {field} is {got}, not {expected}")
+
+
+def refuse_dtypes(folder: Path) -> None:
+    """Raise Unsupported if a folder has weights of other dtypes than `DTYPES`: loading would convert them."""
+    for file in folder.glob("*.safetensors"):
+        try:
+            with safe_open(file, "pt") as weights:
+                dtypes = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{file} is not whole: {error}") from error
+        for name, dtype in dtypes.items():
+            if dtype not in DTYPES:
+                raise Unsupported(
+                    f"{file}: {name} is stored as {dtype}, which is not supported; supported are "
+                    f"{', '.join(DTYPES)}"
+                )
 
 
 @torch.no_grad()

@@ -29,6 +29,7 @@ from models.patch.common import (
     replace_norms_and_gates,
     replace_projections,
 )
+from pytest_cutile.compiler import pretended_backing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +147,8 @@ def make_forward(choices: Choices) -> Forward:
 
 def multiply_in_float32(x: Tensor, weight: Tensor) -> Tensor:
     """Return `x @ weight.mT` in float32, as if both were converted first: products of 16 bits are exact."""
-    if x.is_cuda and x.dtype == weight.dtype != torch.float32:
+    on_gpu = x.is_cuda and pretended_backing() is None  # PyTorch has no such product on the CPU
+    if on_gpu and x.dtype == weight.dtype != torch.float32:
         return torch.mm(x, weight.mT, out_dtype=torch.float32)
     return functional.linear(x.float(), weight.float())
 

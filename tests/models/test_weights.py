@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from models import build, weights
 from models.errors import DoesNotFit, Unsupported
 from models.weights import CONFIGS, make_config
 
+NAME = "model.layers.1.mlp.up_proj.weight"
 TINY = [name for name in CONFIGS if name.startswith("tiny")]
 REAL_SIZES = {  # billions of parameters, as the models' cards say
     "qwen2-7b": 7.6,
@@ -61,6 +63,34 @@ def test_real_weights_are_loaded(tmp_path):
     assert not loaded.training
     with pytest.raises(ValueError, match="is of the architecture qwen3, but qwen2-7b is qwen2"):
         build("qwen2-7b", weights=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda w: w.update({NAME: w[NAME].to(torch.float8_e5m2)}), Unsupported, f"{NAME} is stored as F8"),
+        (lambda w: w.update({NAME: w[NAME].to(torch.int8)}), Unsupported, f"{NAME} is stored as I8"),
+        (lambda w: w.pop(NAME), ValueError, f"lacks 1 of the weights of tiny-qwen3, such as {NAME}"),
+    ],
+)
+def test_weights_that_would_be_converted_or_made_up_are_refused(tmp_path, change, error, message):
+    build("tiny-qwen3").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    changed = load_file(file)
+    change(changed)
+    save_file(changed, file, metadata={"format": "pt"})
+    with pytest.raises(error, match=message):
+        build("tiny-qwen3", weights=str(tmp_path))
+
+
+def test_half_a_file_and_a_model_of_another_size_are_refused(tmp_path):
+    build("tiny-qwen3").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is not qwen3-8b: its hidden_size is 128, not 4096"):
+        build("qwen3-8b", weights=str(tmp_path))
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not whole"):
+        build("tiny-qwen3", weights=str(tmp_path))
 
 
 def test_quantised_weights_are_refused_before_they_are_loaded(tmp_path):

@@ -113,8 +113,16 @@ def test_allowed_is_a_multiple_of_the_largest_divergence_of_honest_implementatio
     prefill, decode = check_of(1.7 * off)
     assert not prefill.is_right
     assert str(decode).startswith(
-        "decode: KL divergence 0.00279 nats of 0.00238 allowed, top-1 agreement 100%"
+        "decode: KL divergence 0.00279 nats of 0.00238 allowed, 0.00279 of 0.286 at the worst position, top-1"
     )
+
+
+def test_a_position_that_is_far_off_is_wrong_among_many():
+    logits = torch.zeros(100, 4)
+    logits[3, 2] = 0.5  # of another expert
+    assert check_of(logits)[0].is_right
+    logits[3, 2] = 2.0
+    assert not check_of(logits)[0].is_right
 
 
 def test_nan_is_wrong_at_one_position_of_many():
@@ -123,7 +131,7 @@ def test_nan_is_wrong_at_one_position_of_many():
     logits[3, 2] = torch.nan
     check, _ = check_of(logits)
     assert not check.is_right
-    assert "nan at the worst position" in str(check)
+    assert "allowed, nan of " in str(check)
 
 
 def test_another_likeliest_token_is_wrong_even_if_it_is_nearly_as_likely():
