@@ -152,6 +152,8 @@ def _prepare(
                 dynamic=contender.dynamic,
                 compiled=contender.compiled,
             )
+            if contender.compiled:
+                generation.prefill()  # what differs in the second one, torch.compile makes anew
             logits = generation.prefill()
             generation.step()
             generation.rewind()

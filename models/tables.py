@@ -44,8 +44,8 @@ GOALS = {
 }
 LONGEST_NAME = 60
 KERNELS_SHOWN = 12
-_ELEMENTWISE = re.compile(r"elementwise_kernel.*?::(\w*(?:Functor|_kernel_cuda)\w*)")
-"""PyTorch's loop over elements, and what it does with each."""
+_FUNCTOR = re.compile(r"::(\w*(?:Functor|_kernel_cuda)\w*)")
+"""What PyTorch's loop over elements does with each; the innermost says most."""
 _TITLES = (
     *("", "mode", "tokens/s", "spread", "first token, ms", "ms a token", "x best PyTorch", "peak GB"),
     *("KL, nats", "top 1"),
@@ -114,8 +114,8 @@ def kernel_cells(breakdown: Breakdown, most: int = KERNELS_SHOWN) -> list[tuple[
 def short(name: str) -> str:
     """Return a kernel's name without return type, arguments, long templates and cuTile's signature."""
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    if functor := _ELEMENTWISE.search(name):
-        return f"elementwise: {functor[1]}"
+    if "elementwise_kernel" in name and (functors := _FUNCTOR.findall(name)):
+        return f"elementwise: {functors[-1]}"
     name = function_name(name.partition("(")[0])
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 

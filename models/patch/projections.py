@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Project: TypeAlias = "Callable[[Tensor], Sequence[Tensor]]"
-MOST_FUSED = 4096
-"""Tokens up to which one product is made: it saves launches and reads of small inputs. With more, cuBLAS is
-faster with a weight's own width: 65,536 tokens of Qwen2-7B pass gate and up in 640 ms, together in 692 (H100,
-2026-11-26)."""
 
 
 def project_together(layers: Sequence[Any], *, fuse: bool) -> Project:
@@ -32,13 +28,7 @@ def project_together(layers: Sequence[Any], *, fuse: bool) -> Project:
         return lambda x: [layer(x) for layer in layers]
     weight, bias = join([layer.weight for layer in layers]), join(biases) if biases else None
     sizes = [len(layer.weight) for layer in layers]
-
-    def project(x: Tensor) -> Sequence[Tensor]:
-        if x.numel() // x.shape[-1] > MOST_FUSED:
-            return [layer(x) for layer in layers]
-        return functional.linear(x, weight, bias).split(sizes, -1)
-
-    return project
+    return lambda x: functional.linear(x, weight, bias).split(sizes, -1)
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -146,7 +146,7 @@ def test_torch_compile_makes_prefill_and_steps(qwen2, monkeypatch):
     record = run_quietly(qwen2, named("compiled", REFERENCE), rounds=1)
     assert [row.contender for row in record.measured] == [REFERENCE, "compiled"]
     prompt = record.shape.prompt
-    assert lengths == [prompt, 1, prompt, 1, 1]  # one of each to prepare, then a round
+    assert lengths == [prompt, prompt, 1, prompt, 1, 1]  # to prepare, then a round
 
 
 def test_a_failed_compilation_or_capture_is_a_row_with_its_reason(qwen2, monkeypatch):
