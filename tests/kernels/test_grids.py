@@ -1,6 +1,7 @@
 """Launches as large as can be, and one block larger: traced, on tensors without memory."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -238,7 +239,9 @@ def test_copies_of_operands_are_as_large_as_their_grid():
 
 def test_values_to_transpose_are_as_many_as_their_grid():
     """Blocks that take tiles in turn are few, but not those that transpose."""
-    transpose, attend = trace_launches(lambda: run_fmha(2**17 - 1, 64, dtype=E4M3, n=256), "sm_90")
+    config = replace(fmha.TWO_BLOCKS, transpose_v=True, persistent=True)
+    options = {"dtype": E4M3, "n": 256, "config": config}
+    transpose, attend = trace_launches(lambda: run_fmha(2**17 - 1, 64, **options), "sm_90")
     assert transpose.grid == (2**24 - 128,)
     assert attend.grid == (264,)
     with (
@@ -247,7 +250,7 @@ def test_values_to_transpose_are_as_many_as_their_grid():
             ValueError, match=r"^fmha: 16777216 tiles of v to transpose, .* split the batch, or pass v as"
         ),
     ):
-        run_fmha(2**17, 64, dtype=E4M3, n=256)
+        run_fmha(2**17, 64, **options)
 
 
 def test_groups_of_queries_share_a_tile_of_heads():

@@ -76,7 +76,7 @@ def test_the_published_rows_are_there_without_their_gpus(files, tmp_path):
 
 def test_without_files_those_of_the_repository_are_compared():
     text = pages([])["platforms.md"]
-    assert text.startswith("# Platforms: GB10 beside B300 SXM6 AC, H200")
+    assert text.startswith("# Platforms: GB10 beside B300 SXM6 AC, H100 80GB HBM3, H200")
     assert "| fmha | H200 |" in text
 
 
