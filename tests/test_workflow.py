@@ -132,6 +132,7 @@ def test_the_gate_runs_with_its_defaults_and_leaves_page_json_and_summary(projec
     assert "## cuTile kernels: no case was run" in page
 
 
+@pytest.mark.slow
 def test_recording_is_asked_for_with_its_reason_and_place_and_a_failure_fails(project):
     done = step("Gate", project, arch="sm_90", record="true", reason="new driver", history="kept", options="")
     assert done.returncode == 1

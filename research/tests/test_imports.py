@@ -14,6 +14,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["research", "tools"])
 def test_every_script_can_be_imported(folder):
     """In a process of their own: some are plugins, which change what they import."""

@@ -10,6 +10,7 @@ from research.operations import all_examples
 from research.operations.values import values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only", ["mul flush_to_zero", "load padding_mode=NEG_ZERO float16"])
 def test_both_sides_interpreted_are_equal(only, tmp_path):
     file = tmp_path / "found.json"
@@ -53,6 +54,7 @@ def test_integers_by_their_distance():
     assert (found.different, found.largest_ulps) == (1, 3)
 
 
+@pytest.mark.slow
 def test_what_cannot_run_is_recorded():
     (found,) = main(["--self-test", "--only", "mma_scaled (Blackwell) float8_e5m2"])
     assert found.verdict == "both refuse"

@@ -40,22 +40,18 @@ def test_a_kernel_that_has_changed_is_told(tmp_path):
         plant(mutant, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def witnessed(tmp_path_factory):
-    """What the gate says of each mutant in its one case; in processes of their own, which import them."""
-    file = tmp_path_factory.mktemp("mutants") / "results.json"
+@pytest.mark.slow
+def test_the_gate_sees_a_mutant_of_each_kernel(tmp_path):
+    """Each in its one case; in processes of their own, which import them."""
+    file = tmp_path / "results.json"
     command = [sys.executable, "-m", "research.mutants", "--interpreted", "--witness", "--json", str(file)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert file.exists(), done.stderr
-    return json.loads(file.read_text())["mutants"]
-
-
-@pytest.mark.parametrize("mutant", WITNESSES, ids=lambda mutant: mutant.name)
-def test_the_gate_sees_it(witnessed, mutant):
-    (result,) = (result for result in witnessed if result["mutant"] == mutant.name)
-    assert result["error"] is None
-    assert result["schemes"][GATE][mutant.witness] is not None
+    results = {result["mutant"]: result for result in json.loads(file.read_text())["mutants"]}
+    assert {name: result["error"] for name, result in results.items() if result["error"]} == {}
+    said = {mutant.name: results[mutant.name]["schemes"][GATE][mutant.witness] for mutant in WITNESSES}
+    assert [name for name, problem in said.items() if problem is None] == []
 
 
 def test_the_report_counts_killed_and_surviving_mutants():

@@ -63,6 +63,7 @@ def test_a_slowdown_that_has_no_place_any_more_is_told():
         PLANTS[0].changed("")
 
 
+@pytest.mark.slow
 def test_what_the_gate_said_is_read_by_regime(tmp_path):
     junit = tmp_path / "junit.xml"
     junit.write_text(

@@ -78,6 +78,7 @@ def counting(file: SpeedBaselines) -> dict[str, object]:
 PARTS = st.lists(st.sets(st.tuples(st.sampled_from(CASES), st.sampled_from(DAYS))), min_size=3, max_size=3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(worlds(), PARTS)
 def test_order_never_matters_and_merging_again_changes_nothing(world, parts):
@@ -91,6 +92,7 @@ def test_order_never_matters_and_merging_again_changes_nothing(world, parts):
     assert counting(merge([merge(files[:2]), files[2]])) == counting(merge([merged, *files])) == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(worlds(), PARTS)
 def test_nothing_is_lost_but_old_runs(world, parts):

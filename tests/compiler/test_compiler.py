@@ -172,6 +172,7 @@ def test_hints_are_part_of_what_is_compiled() -> None:
     assert [job.opt_level for job in jobs] == [3, 3, 3, 1]
 
 
+@pytest.mark.slow
 def test_bytecode_is_the_same_in_every_process() -> None:
     code = (
         "import hashlib\n"

@@ -17,6 +17,7 @@ def on_meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+@pytest.mark.slow
 def test_every_signature_is_the_one_that_cuda_tile_derives() -> None:
     # In a process of its own: the pretended driver stays for the life of a process.
     done = subprocess.run(

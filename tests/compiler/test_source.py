@@ -302,6 +302,7 @@ for run in (kernels.run, kernels.run_closing):
 """
 
 
+@pytest.mark.slow
 def test_neither_the_process_nor_the_folder_counts(tmp_path) -> None:
     original = tmp_path / "one" / "case"
     original.mkdir(parents=True)

@@ -289,6 +289,7 @@ def test_a_module_imported_meanwhile_records_and_keeps_nothing(tmp_path, monkeyp
     assert module.get_device_capability is torch.cuda.get_device_capability
 
 
+@pytest.mark.slow
 def test_what_torch_imports_of_itself_meanwhile_keeps_nothing() -> None:
     # Meta arithmetic imports torch._dynamo, which looks at every function of torch.cuda and remembers it.
     script = (

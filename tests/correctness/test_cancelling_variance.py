@@ -22,6 +22,7 @@ def of_squares(x, mean):
     return x.square().mean(1, keepdim=True) - mean.square()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_variance_that_cancels_is_seen(dtype, seed):
@@ -72,6 +73,7 @@ def distances_of_squares(a, b):
     return a.square().sum(1)[:, None] + b.square().sum(1)[None] - 2 * a @ b.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("depth", [3, 64])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

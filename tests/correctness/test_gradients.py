@@ -61,6 +61,7 @@ def never_written(dx, dw):
     return dx, torch.cat((dw[:64], torch.empty_like(dw[:32])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("fn", "said"),

@@ -18,6 +18,8 @@ from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
 from tests.correctness.meter import Meter
 
+pytestmark = pytest.mark.slow
+
 SCALE = 64
 """A case here stands for one that is so many times larger, with so much larger parts and chunks."""
 

@@ -43,6 +43,7 @@ print(run.launches, run.faults, [name for name in others if name in sys.modules]
 """
 
 
+@pytest.mark.slow
 def test_it_needs_no_pytest(tmp_path):
     script = tmp_path / "script.py"  # cuda-tile reads a kernel's source
     script.write_text(SCRIPT)

@@ -76,6 +76,7 @@ def quotient_of(a: float, b: float, to: exact.Format, mode: str) -> float:
     return math.copysign(exact.rounded(exactly, to, mode), sign) if exactly else math.copysign(0, sign)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize(

@@ -207,6 +207,7 @@ def check_module(name: str, bytecode: bytes, folder: Path) -> None:
             assert re.sub(r"\s*loc\(.*", "", line.rest).rstrip(" {)").endswith(str(kind)), where
 
 
+@pytest.mark.slow
 def test_modules_are_what_tileirdisasm_prints(exported, tmp_path):
     for name, bytecode in exported.items():
         check_module(name, bytecode, tmp_path)
@@ -223,11 +224,13 @@ NOT_COVERED = {
 }
 
 
+@pytest.mark.slow
 def test_the_kernels_use_most_operations(exported):
     used = {op.name for bytecode in exported.values() for op in ops_of(read_module(bytecode))}
     assert {written.name for written in FORMATS.values()} - used == NOT_COVERED
 
 
+@pytest.mark.slow
 def test_older_versions_read_the_same(tmp_path):
     compared = 0
     for name, launch in launches().items():
@@ -275,6 +278,7 @@ def test_bytecode_cut_short(bytecode):
             read_module(bytecode[:length])
 
 
+@pytest.mark.slow
 def test_corrupt_bytecode_is_refused_or_read(bytecode):
     for at in range(12, len(bytecode)):
         for value in (0x00, 0x01, 0x7F, 0xFF):

@@ -224,6 +224,7 @@ def test_an_empty_grid_runs_nothing(launch):
     assert out.tolist() == [5] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements", [1, 20, 2**20])
 def test_many_blocks_in_batches_of_any_size(monkeypatch, elements):
     blocks = 3000

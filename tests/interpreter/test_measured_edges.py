@@ -135,6 +135,7 @@ def in_products() -> torch.Tensor:
     return out
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_processor():
     """torch, numpy and MKL have code for several processors, which differ in the last bits."""
     results = set()

@@ -101,6 +101,7 @@ SHOWN_BY_DEFAULT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", SHOWN_BY_DEFAULT, ids=name_of)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
 @pytest.mark.parametrize("shape", [(3, N), (2, 5, N)])

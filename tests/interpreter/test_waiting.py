@@ -43,6 +43,7 @@ def test_a_barrier_of_the_grid(reverse: bool) -> None:
     assert torch.equal(y.reshape(BLOCKS, N), x.reshape(BLOCKS, N).flip(0))
 
 
+@pytest.mark.slow
 @ORDERS
 def test_a_loop_that_counts_while_it_waits(reverse: bool) -> None:
     x, y, polls = torch.arange(float(N * BLOCKS)), torch.zeros(N * BLOCKS), flags()
@@ -64,6 +65,7 @@ def test_a_block_that_fails_ends_those_that_wait() -> None:
     assert caught.value.block == (BLOCKS - 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_barrier_of_more_blocks_than_are_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cutile.interpreter.launch.MOST_BLOCKS", BLOCKS - 1)
     x, y, polls = torch.arange(float(N * BLOCKS)), torch.zeros(N * BLOCKS), flags()

@@ -28,6 +28,7 @@ def assert_attends(q, k, v, config, **kwargs):
     torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tile", [(32, 16), (16, 32)], ids=str)

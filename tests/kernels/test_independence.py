@@ -57,6 +57,7 @@ def test_all_kernels_declare_it_but_those_of_which_it_is_known():
     assert {spec.name for spec in SPECS if spec.independent is None} == WHOLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "case"), CASES, ids=[f"{spec.name}-{case.name}" for spec, case in CASES])
 def test_parts_of_a_reference_are_the_references_of_parts(monkeypatch, spec, case):
     monkeypatch.setattr(parts, "PART_ELEMENTS", 1)

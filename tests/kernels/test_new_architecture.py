@@ -20,6 +20,7 @@ def sm_95(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cutile.compiler.trace.devices.hardware", lambda: tables)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sm_95")
 @pytest.mark.parametrize("kernel", [softmax, matmul, fmha, mla_decoding], ids=lambda kernel: kernel.__name__)
 def test_a_new_architecture_takes_the_configurations_of_its_relative(kernel) -> None:

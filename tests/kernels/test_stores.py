@@ -6,6 +6,8 @@ from kernels import attention_decode, bmm, group_gemm, matmul, moe_routing
 from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.static.inspection import inspect
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 

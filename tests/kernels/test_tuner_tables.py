@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ def varied(config):
     return replace(config, **{name: 16 if getattr(config, name) != 16 else 8})
 
 
+@cache
+def questions_of(name, arch):
+    """Return what the declared cases of a kernel ask on `arch`, and which ask nothing."""
+    return declared_questions(load_suite(name), arch)
+
+
 def ask_for(question, arch):
     """Return what a launcher asks on `arch` where it asks `question` on sm_90."""
     platform = representative(arch)
@@ -32,12 +39,13 @@ def ask_for(question, arch):
     return replace(question, arch=arch, facets={**question.facets, **sms})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_every_entry_is_chosen_by_a_declared_case(name):
     suite = load_suite(name)
     tables = Tables(Path(suite.module.__file__))
     declared = {case.name: case for case in suite.spec.cases}
-    questions = [each for each in declared_questions(suite, "sm_90")[0] if each.case in declared]
+    questions = [each for each in questions_of(name, "sm_90")[0] if each.case in declared]
     chosen = {
         find_place(tables, ask_for(question, arch))
         for question in questions
@@ -54,11 +62,12 @@ def test_every_entry_is_chosen_by_a_declared_case(name):
     assert not entries - chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
 @pytest.mark.parametrize("name", suite_names())
 def test_every_entry_that_a_case_chooses_can_be_written(name, arch):
     suite = load_suite(name)
-    questions, silent = declared_questions(suite, arch)
+    questions, silent = questions_of(name, arch)
     assert not silent
     tables = Tables(Path(suite.module.__file__))
     by_place: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
@@ -89,6 +98,7 @@ def test_every_entry_that_a_case_chooses_can_be_written(name, arch):
                 assert new.plain == old.plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_every_entry_of_a_table_can_be_rewritten(name):
     tables = Tables(Path(load_suite(name).module.__file__))

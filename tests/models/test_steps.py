@@ -17,6 +17,8 @@ from models.check import (
 )
 from pytest_cutile.interpreter.api import interpret
 
+pytestmark = pytest.mark.slow
+
 PROMPT, STEPS, BATCH = 17, 2, 2
 DENSE = {"rms_norm_kernel", "rope_kernel", "swiglu_kernel", "fmha_kernel"}
 LATENT = {
@@ -76,7 +78,6 @@ def test_fused_products_are_fewer_and_nearly_the_same(tiny):
     assert counts[1] - counts[0] == 2 * (2 + 1)  # in each layer q, k and v are one, and gate and up
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-deepseek-v2"])
 def test_each_layer_is_right_by_the_bounds_of_the_check(name, tiny):
     model = tiny(name)
@@ -97,7 +98,6 @@ def nearly(logits, others):
     return (logits - others).abs().max() < 0.15
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "static"), [("tiny-qwen2", False), ("tiny-deepseek-v2", True)])
 def test_prompts_padded_on_the_left(name, static, tiny):
     model = tiny(name)
@@ -130,7 +130,6 @@ def test_prompts_padded_on_the_left(name, static, tiny):
     assert nearly(logits[seen], before[seen])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "static"), [("tiny-qwen2", True), ("tiny-deepseek-v2", False)])
 def test_a_prompt_in_two_pieces(name, static, tiny):
     model = tiny(name)
@@ -147,7 +146,6 @@ def test_a_prompt_in_two_pieces(name, static, tiny):
         assert nearly(run(), before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["dynamic", "static"])
 def test_generate_works_as_before(implementation, tiny):
     model = tiny("tiny-qwen2")

@@ -13,6 +13,8 @@ from models.check.whole import in_float32
 from models.contenders import ours, pytorch
 from pytest_cutile.interpreter import interpret
 
+pytestmark = pytest.mark.slow
+
 TOKENS = torch.randint(0, 256, (2, 18), generator=torch.Generator().manual_seed(3))
 
 
@@ -53,7 +55,6 @@ def test_honest_models_agree(tiny):
     assert text.endswith("(by sdpa, eager, sums in another order, no cache)")
 
 
-@pytest.mark.slow
 def test_a_scale_that_is_off_by_a_tenth_in_one_layer_is_found_there(tiny):
     model = tiny("tiny-qwen2")
 
@@ -152,7 +153,6 @@ def test_one_position_of_many_may_choose_another_expert():
     assert compare_logits(right, right.flip(-1)).kl > 0.5
 
 
-@pytest.mark.slow
 def test_the_gate_catches_a_planted_fault_and_names_its_layer(tiny, monkeypatch):
     right = operators.rope
     monkeypatch.setattr(operators, "rope", lambda q, k, cos, sin, pairs: right(q, k, cos, sin, not pairs))

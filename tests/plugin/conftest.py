@@ -2,12 +2,15 @@
 
 import importlib
 import json
+import os
 import pkgutil
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +22,7 @@ import torch._dynamo  # noqa: F401
 
 import pytest_cutile
 from tests.plugin.forked import run_forked
+from tests.plugin.warm_python import start_server
 
 import cuda.tile  # noqa: F401  isort: skip
 
@@ -175,6 +179,22 @@ def no_worker(monkeypatch) -> None:
     """
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """A program for `sys.executable` whose processes begin with torch and this package imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, server = start_server(Path(folder))
+        yield str(program)
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch, warm_python) -> None:
+    """Processes that a run starts, such as workers of pytest-xdist, need not import torch again."""
+    monkeypatch.setattr(sys, "executable", warm_python)
 
 
 @pytest.fixture(autouse=True)

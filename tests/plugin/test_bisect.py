@@ -11,6 +11,8 @@ from pytest_cutile.cli import main
 from tests.pages import blocks_of, missing_lines
 from tests.plugin.forked import run_forked
 
+pytestmark = pytest.mark.slow
+
 SPILLS = (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 256, 256, 64"),)
 
 
@@ -48,7 +50,6 @@ def bisect_here(pytester, monkeypatch, capsys):
 STATIC = ("--gate", "static", "--arch", "sm_90")
 
 
-@pytest.mark.slow
 def test_the_commit_that_made_compiled_code_worse_is_found(static):
     project, commits = static.project, []
     for number in range(8):
@@ -71,7 +72,6 @@ def test_the_commit_that_made_compiled_code_worse_is_found(static):
     assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
 
 
-@pytest.mark.slow
 def test_a_commit_that_does_not_compile_is_left_out(static):
     project = static.project
     good = project.commit()

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def two_kernels(static) -> None:
     other = static.text.replace('name="mm"', 'name="other"')

@@ -49,6 +49,7 @@ def no_gpu(project, monkeypatch):
     return project
 
 
+@pytest.mark.slow
 def test_the_main_job_without_a_gpu(no_gpu):
     result = no_gpu.run("--arch", "sm_90,sm_121", "-rs", gates="")
     result.assert_outcomes(passed=5, skipped=1)
@@ -75,6 +76,7 @@ def test_without_a_gpu_a_broken_file_is_a_usage_error(no_gpu):
     result.stderr.fnmatch_lines(["*--perf-baseline: *mine.json:1: not valid JSON*"])
 
 
+@pytest.mark.slow
 def test_all_architectures(no_gpu):
     result = no_gpu.run("--arch", "all", "-m", "cutile_compile", gates="")
     result.assert_outcomes(passed=len(toolchain.supported_architectures()))

@@ -117,7 +117,7 @@ def shown(page: str, language: str) -> list[str]:
 def run_script(page: str, has: str, folder: Path) -> None:
     """Run the one block of a page's commands that has a text in a shell."""
     (script,) = [text for text in shown(page, "shell") if has in text]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
     subprocess.run(["bash", "-ec", script], cwd=folder, env=environment, check=True)
 
 

@@ -135,6 +135,7 @@ SPEC = pytest_cutile.KernelSpec(
 """
 
 
+@pytest.mark.slow
 def test_no_hint_that_another_input_of_the_kernel_refutes(project):
     project.kernel(COARSE, name="rows")
     arguments = ("mykernels/rows.py", "--correct-on=interpreter", "--every-input")

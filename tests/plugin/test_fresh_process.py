@@ -4,6 +4,8 @@ import pytest
 
 from tests.plugin.forked import run_forked
 
+pytestmark = pytest.mark.slow
+
 SLOW_ELSEWHERE = """
 import os
 START = "PYTEST_CUTILE_RUN" not in os.environ  # not configured yet: set only by a process before this one

@@ -67,6 +67,7 @@ def test_right_gradients_pass(no_gpu):
     assert "backward_kernel" in (no_gpu.path / "baselines" / "sm_121-static.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_is_named_with_the_line_that_stored_it(no_gpu):
     no_gpu.kernel(SCALE.replace(BACKWARD, BACKWARD.replace("2 *", "1.5 *")))
     result = no_gpu.run(gates="cutile_correct")

@@ -81,6 +81,7 @@ def test_a_slow_first_measurement_is_no_evidence(paired):
     result.stdout.fnmatch_lines(["scale *40.1 us *+0.? % *pass"])
 
 
+@pytest.mark.slow
 def test_processes_that_disagree_are_inconclusive_and_say_what_could_have_been_seen(paired):
     paired.times(41.4, *[41.6, 39.6] * 6)
     result = paired.run()
@@ -133,6 +134,7 @@ def test_both_kernels_slower_in_a_new_environment_is_a_regression_of_the_environ
     )
 
 
+@pytest.mark.slow
 def test_both_kernels_slower_in_the_recorded_environment_is_the_gpus_condition(paired):
     paired.times(44.0, baseline=44.0)
     result = paired.run()
@@ -236,6 +238,7 @@ NO_KERNEL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", NO_KERNEL)
 def test_without_a_baseline_kernel_stored_times_decide(paired, what):
     change, why = NO_KERNEL[what]

@@ -10,6 +10,8 @@ from pytest_cutile.pytest_parts.sanitizer_log import read_log
 from tests.plugin.conftest import KERNEL
 from tests.pytest_parts.test_sanitizer_log import BROKEN, CLEAN, INITCHECK, MEMCHECK
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """\
 #!{python}
 import os, pathlib, subprocess, sys

@@ -71,6 +71,7 @@ def found(result):
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "case"),
     [
@@ -92,6 +93,7 @@ def test_planted_bugs_are_found_and_made_small(search, plant, case):
     result.stdout.fnmatch_lines(["*double differs from its reference*", "*the smallest that fails*"])
 
 
+@pytest.mark.slow
 def test_what_is_reported_can_be_pasted_and_fails_again(search, project):
     line = found(search(LATE))
     kernel = KERNEL.replace("    cases=[\n", f"    cases=[\n        pytest_cutile.{line}\n").replace(
@@ -103,6 +105,7 @@ def test_what_is_reported_can_be_pasted_and_fails_again(search, project):
     result.stdout.fnmatch_lines(["*correct?m2-n*-float16-nan?*"])
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same(search):
     assert found(search(ONE_DTYPE)) == found(search(ONE_DTYPE))
 

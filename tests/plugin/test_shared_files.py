@@ -69,6 +69,7 @@ def ignored(project: Project, request: pytest.FixtureRequest) -> Project:
     return project
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [0, 1])
 def test_an_ignored_file_that_both_kernels_import_leaves_stored_times(ignored, commits):
     for _ in range(commits):
@@ -119,6 +120,7 @@ def submodule(project: Project) -> Path:
     return project.path / "library"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_submodule_is_as_the_baselines_commit_has_it(project, submodule, committed):
     write(submodule / "__init__.py", 42.0)

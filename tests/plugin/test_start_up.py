@@ -10,6 +10,8 @@ import pytest
 
 from tests.plugin.conftest import KERNEL
 
+pytestmark = pytest.mark.slow
+
 SHOW_MODULES = """
 import json, sys
 
@@ -26,10 +28,14 @@ def test_modules():
 """
 
 
+PYTHON = sys.executable
+"""Not what `tests/plugin/conftest.py` replaces it by, which has imported everything."""
+
+
 def run(pytester, *args, **environment):
     """Run pytest in a process of its own, with every warning an error."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *args],
+        [PYTHON, "-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *args],
         cwd=pytester.path,
         env={**os.environ, **environment},
         capture_output=True,
@@ -57,7 +63,7 @@ BOUNDARY = (
 def test_the_start_up_path_does_not_import_torch():
     code = "".join(f"import pytest_cutile.{name}\n" for name in BOUNDARY)
     code += "import sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([PYTHON, "-c", code], check=False).returncode == 0
 
 
 WITHOUT = """

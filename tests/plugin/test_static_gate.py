@@ -9,6 +9,8 @@ import pytest
 from pytest_cutile.compiler import toolchain
 from tests.plugin.forked import run_forked
 
+pytestmark = pytest.mark.slow
+
 # -- what must alarm ----------------------------------------------------------------------------------
 
 

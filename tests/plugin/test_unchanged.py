@@ -9,6 +9,8 @@ from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modules that a test imports first
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
+pytestmark = pytest.mark.slow
+
 NO_LAUNCHES = """
 _played = FileTimer.time_block
 

@@ -84,6 +84,7 @@ def test_what_was_recorded_is_printed(project):
 # -- unchanged, neutral, faster -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sessions_of_one_commit_are_added_until_a_gpu_has_twelve_runs(project):
     project.commit()
     for us in (40.0, 40.2, 40.1, 40.0):
@@ -113,6 +114,7 @@ def test_a_neutral_change_adds_a_record_and_leaves_the_anchor(paired):
     assert burst["value"] == pytest.approx(0.0025, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_improvement_moves_the_anchor(paired):
     commit = paired.commit()
     paired.times(36.0, sustained=45.0)
@@ -156,6 +158,7 @@ def test_a_slower_kernel_with_a_reason_is_the_new_anchor(paired):
     paired.run("--perf-strict").assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_the_command_in_the_message_accepts_it(paired):
     paired.times(42.4)
     paired.run().assert_outcomes(passed=1, failed=1)
@@ -172,6 +175,7 @@ def test_a_reason_moves_nothing_that_is_not_slower(paired):
     assert "reason" not in paired.records[1]
 
 
+@pytest.mark.slow
 def test_small_steps_cannot_add_up(paired):
     """Each commit is 0.4 % slower than the one before, and all are measured beside the same kernel."""
     for step in range(1, 8):
@@ -205,6 +209,7 @@ def test_by_stored_times_small_steps_cannot_add_up_either(project):
 # -- the environment ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_changed", [True, False], ids=["changed code", "same code"])
 def test_a_slower_environment_is_accepted_with_a_reason(project, is_changed):
     project.commit()
@@ -332,6 +337,7 @@ def gpus(project, monkeypatch):
     return choose
 
 
+@pytest.mark.slow
 def test_each_gpu_has_room_for_its_runs(project, gpus):
     for uuid, us in (("GPU-0", 50.0), ("GPU-1", 50.2)):
         gpus(uuid)
@@ -342,6 +348,7 @@ def test_each_gpu_has_room_for_its_runs(project, gpus):
     assert sum(len(record["runs"]) for record in project.records) == 24
 
 
+@pytest.mark.slow
 def test_a_slower_gpu_is_no_slower_kernel(project, gpus):
     project.record(40.0)
     project.commit()

@@ -10,6 +10,8 @@ from pytest_cutile.pytest_parts.collection import CASES_AHEAD, next_cases
 from tests.plugin.conftest import KERNEL
 from tests.plugin.forked import run_forked
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("xdist")
 
 

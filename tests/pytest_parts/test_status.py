@@ -17,6 +17,8 @@ import pytest
 
 from pytest_cutile.pytest_parts.status import QUIET_SECONDS, StatusLine, TimeLeft
 
+pytestmark = pytest.mark.slow
+
 SLOW = """
 import time
 

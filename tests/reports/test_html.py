@@ -175,6 +175,7 @@ def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
     assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
 
 
+@pytest.mark.slow
 def test_2000_failures_stay_under_2_mb():
     results = [
         result(case=f"c{n}", key=f"k[c{n}]", verdict=Verdict.REGRESSION, reason=Reason.SLOWER)
@@ -426,6 +427,7 @@ def test_gpus_stand_side_by_side():
     assert "GPUs side by side" in page.text
 
 
+@pytest.mark.slow
 def test_2000_cases_are_made_in_two_seconds_and_stay_under_2_mb():
     samples = tuple(40.0 + 0.01 * number for number in range(160))
     results = [

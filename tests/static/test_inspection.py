@@ -28,6 +28,8 @@ from pytest_cutile.static.disassembly import CLASSES, read_code, read_codes, rea
 from pytest_cutile.static.inspection import Inspector
 from tests.compiler import launchers
 
+pytestmark = pytest.mark.slow
+
 
 def compile_matmul(arch: str, folder):
     def run() -> None:

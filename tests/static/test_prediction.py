@@ -115,6 +115,7 @@ UNPREDICTED = {("latency 1", "sm_121"), ("a K step of 16", "sm_121"), ("A by gat
 """How long operands are on the way is known of sm_90 alone; on sm_121 memory decides."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arch"),
     [(name, arch) for name in SLOWED for arch in ARCHITECTURES if (name, arch) not in UNPREDICTED],

@@ -132,6 +132,7 @@ def tiny(monkeypatch):
         monkeypatch.setattr(main, name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_the_study_has_the_tables_and_figures_of_its_source(tmp_path):
     times = {row.contender.name: 100.0 for row in main.STUDY.rows(False)}
@@ -151,6 +152,7 @@ def test_the_study_has_the_tables_and_figures_of_its_source(tmp_path):
     assert "| driver | 1.2 |" in (tmp_path / "table3_reproducibility.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_the_contenders_are_right_where_they_run(tmp_path):
     """On the CPU, PyTorch has no back end but math and its own; ours are interpreted."""

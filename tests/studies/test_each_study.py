@@ -70,6 +70,7 @@ def pretend_spec(spec):
     )
 
 
+@pytest.mark.slow
 def test_a_study_is_quick_refuses_a_busy_gpu_shows_progress_and_goes_on(study, tmp_path):
     rows = [row for row in study.rows(True) if not row.contender.missing]
     busy = AnyTimer()

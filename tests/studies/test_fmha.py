@@ -120,6 +120,7 @@ def test_the_scaling_says_by_length_what_is_fastest_in_the_form_of_nvidias_scrip
     assert len(titles) == 2 * 2 * 2 * 5  # lengths, regimes, TFLOPS and speed-up, contenders without TileGym
 
 
+@pytest.mark.slow
 def test_the_kernels_themselves_are_checked_before_they_are_timed(tmp_path):
     timer = PretendedTimer({"launch": 100.0, "causal_attention": 90.0})
     with interpret(arch="sm_90") as run:

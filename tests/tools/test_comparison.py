@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = "tests.tools.toy_suite"
 
 
+@pytest.mark.slow
 def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, capsys):
     file, written = tmp_path / "compared.json", tmp_path / "comparison.md"
     arguments = [
@@ -93,6 +94,7 @@ def test_the_page_is_made_of_the_data_that_are_there(tmp_path):
     assert "Not looked into" not in text
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_is_not_compared(tmp_path, capsys):
     file = tmp_path / "compared.json"
     arguments = ["tests.tools.wrong_suite", "--json", str(file), "--markdown", str(tmp_path / "page.md")]
@@ -140,6 +142,7 @@ def test_a_peer_that_is_none_is_refused(capsys):
     assert "--without: there is no nosuch; there are: tilegym, torch, eager," in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_the_names_of_all_peers_are_declared(name, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

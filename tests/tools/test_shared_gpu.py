@@ -11,6 +11,8 @@ from pytest_cutile.gpu.lock import FOLDER
 from tests.tools import toy_access, toy_kernel
 from tools import compare_kernels
 
+pytestmark = pytest.mark.slow
+
 SUITE = "tests.tools.toy_suite"
 
 

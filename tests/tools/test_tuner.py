@@ -18,6 +18,7 @@ from tools.gpu_runs.suites import difference, load_suite, prepare, select, watch
 SUITE = "tests.tools.toy_suite"
 
 
+@pytest.mark.slow
 def test_a_run_reports_the_best_and_every_failure(tmp_path, capsys):
     file = tmp_path / "tuned.json"
     arguments = [SUITE, "--case", "64", "--json", str(file), "--processes", "1"]

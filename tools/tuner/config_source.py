@@ -15,6 +15,7 @@ import math
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from textwrap import wrap
 from typing import Any
 
@@ -185,7 +186,7 @@ def _chain(text: str, names: Mapping[str, Any], table: str, path: Sequence[Any])
             _Item(
                 line=start.lineno,
                 column=start.col_offset,
-                prefix="" if start is expr else f"{ast.get_source_segment(text, start)}: ",
+                prefix="" if start is expr else f"{_segment(text, start)}: ",
                 expr=expr,
                 value=here.value[key],
             )
@@ -275,6 +276,20 @@ class Node:
         return any(part.noted or part.holds_noted for _, part in self.items)
 
 
+@lru_cache(maxsize=2)
+def _lines(text: str) -> list[bytes]:
+    return text.encode().split(b"\n")
+
+
+def _segment(text: str, node: ast.expr) -> str:
+    """Return the source of a node; `ast.get_source_segment` splits `text` anew for each."""
+    assert node.end_lineno is not None
+    lines = _lines(text)[node.lineno - 1 : node.end_lineno]
+    lines[-1] = lines[-1][: node.end_col_offset]
+    lines[0] = lines[0][node.col_offset :]
+    return b"\n".join(lines).decode()
+
+
 def _node(expr: ast.expr, text: str, swaps: Mapping[int, Callable[[Node], Node]]) -> Node:
     """Return an expression of `text` by its parts; `swaps` change those of these ids."""
 
@@ -282,7 +297,7 @@ def _node(expr: ast.expr, text: str, swaps: Mapping[int, Callable[[Node], Node]]
         return _node(part, text, swaps)
 
     def source(part: ast.expr) -> str:
-        return " ".join((ast.get_source_segment(text, part) or "").split())
+        return " ".join(_segment(text, part).split())
 
     def starred(part: ast.expr) -> tuple[str, Node]:
         return ("*", of(part.value)) if isinstance(part, ast.Starred) else ("", of(part))

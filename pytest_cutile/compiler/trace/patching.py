@@ -16,7 +16,9 @@ _NOT_LAUNCH_CODE = frozenset(sys.stdlib_module_names) | {
     *("cuda", "cutile_cache", "nvidia", "pynvml", "pytest", "_pytest", "pluggy", "pytest_cutile", "xdist"),
     *("elftools", "yaml", "msgspec", "pytest_benchmark", "execnet", "platformdirs", "typing_extensions"),
     *("hypothesis", "pygments", "rich", "setuptools", "pkg_resources", "pip", "matplotlib", "pandas"),
+    *("transformers", "huggingface_hub", "httpx", "httpcore", "anyio", "trio", "click", "filelock"),
 }
+_CachingFunction = functools._lru_cache_wrapper  # noqa: SLF001
 
 
 class Replacements(contextlib.AbstractContextManager["Replacements"]):
@@ -72,14 +74,17 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
         for owner, name, new in self._replacements:
             self._by_id[id(getattr(owner, name))] = (getattr(owner, name), new)
             self._set(owner, name, new)
+        by_id = self._by_id
         for module in _launch_modules():
-            for name, value in list(vars(module).items()):
-                caches = isinstance(value, functools._lru_cache_wrapper)  # noqa: SLF001
-                if caches and id(value) not in self._by_id:
-                    self._by_id[id(value)] = (value, _with_empty_cache(value))
-                replacement = self._by_id.get(id(value))
-                if replacement is not None:
-                    self._set(module, name, replacement[1])
+            held = [
+                (name, value)
+                for name, value in vars(module).items()
+                if id(value) in by_id or type(value) is _CachingFunction
+            ]
+            for name, value in held:
+                if id(value) not in by_id:
+                    by_id[id(value)] = (value, _with_empty_cache(value))
+                self._set(module, name, by_id[id(value)][1])
 
     def _set(self, owner: Any, name: str, new: Any) -> None:
         self._applied.append((owner, name, getattr(owner, name)))

@@ -80,6 +80,7 @@ def test_beyond_an_ulp_of_bias_the_energy_is_bounded_from_above(distance):
     assert round(distance) ** 2 <= given <= 4 * distance**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", ["nothing", "rows", "columns"])
 @pytest.mark.parametrize("target", [BFLOAT16, FLOAT32], ids=["bfloat16", "float32"])
 def test_noise_as_large_as_allowed_passes_whatever_it_is_common_to(common, target):
@@ -301,6 +302,7 @@ def test_inexact_is_what_rounding_changes(name):
     assert torch.equal(inexact_in(x, target), in_range & (round_to(x, target) != x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20.0, 85.0])
 def test_values_just_below_ties_are_no_slope(size):
     """silu(x) y is x y (16 bits, every 2^8th a tie) times a sigmoid that float32 rounds to 1."""

@@ -48,6 +48,7 @@ def test_an_honest_kernel_passes(workload, kernel):
     assert report.worst_error <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "kernel"),
     [pytest.param(w, k, id=f"{w.name}-{name}") for w in WORKLOADS for name, k in w.bugs.items()],
@@ -351,6 +352,7 @@ print("torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_torchs_compiler_is_imported_by_references_that_use_it_alone():
     done = subprocess.run([sys.executable, "-c", COMPILING], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["False", "True"], done.stderr
@@ -432,6 +434,7 @@ def test_a_given_atol_is_held_by_integers_of_any_size_and_sign(got, exact):
     assert report.worst_error == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype):
     """Of exponentials over many orders of magnitude, each is as precise as the others."""

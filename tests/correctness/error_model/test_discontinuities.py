@@ -68,6 +68,7 @@ def slightly_off(y, at):
     return off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reference",
     [
@@ -117,6 +118,7 @@ def without_the_last(function):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [to_eight_bits, to_quarters, to_blocks])
 def test_inputs_are_quantised_one_way(reference):
     """A sixteenth of all bfloat16 numbers are ties of e4m3: noise on them would explain anything."""

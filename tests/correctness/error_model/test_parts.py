@@ -207,6 +207,7 @@ def test_a_wrong_element_is_found_where_it_is(monkeypatch, at):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_errors_that_no_part_shows_alone_are_added_up(monkeypatch):
     """A factor within the bound of each element, in the mean over 60 rows no more than chance."""
 

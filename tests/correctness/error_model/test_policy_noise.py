@@ -40,6 +40,7 @@ OFF_BY_ONE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", OFF_BY_ONE)
 @pytest.mark.parametrize("shape", [(1, 1, 2, 8), (1, 2, 3, 8), (1, 2, 8, 16)])
 @pytest.mark.parametrize("dist", ["normal", "outliers", "integers", "one_hot"])

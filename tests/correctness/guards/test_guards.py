@@ -371,6 +371,7 @@ def test_new_with_values_is_not_poisoned():
 # -- runs again -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_launcher_that_does_not_repeat_itself_is_reported_and_does_not_fail():
     calls = []
 
