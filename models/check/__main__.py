@@ -140,7 +140,8 @@ class Report:
         """Check the first layers, one in the middle and the last one: a short prefill, and a step."""
         count = len(model.model.layers)
         prompt = min(256, self.options.prompt)
-        with apply(model), record(model, {0, 1, count // 2, count - 1}) as calls:
+        layers = {0, 1, count // 2, count - 1}
+        with apply(model), record(model, layers, loud_ends=True) as calls:
             run_steps(model, tokens[:1, : prompt + 1], prompt, static=True)
         checks: list[dict[str, Any]] = []
         self.found["layers"] = checks

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile import CheckReport
 
+QUIET, LOUD = 2.0**-8, 2.0**8
 PREFILL = 0
 """The number of the first step; the others decode one token each."""
 
@@ -54,7 +55,9 @@ class LayerCheck:
 
 
 @contextmanager
-def record(model: PreTrainedModel, layers: Collection[int] | None = None) -> Iterator[list[LayerCall]]:
+def record(
+    model: PreTrainedModel, layers: Collection[int] | None = None, *, loud_ends: bool = False
+) -> Iterator[list[LayerCall]]:
     """Keep what parts of layers get and return, in the order in which they return it.
 
     Calls with more than one token are prefill, others are steps. Prompts must not be padded.
@@ -62,12 +65,15 @@ def record(model: PreTrainedModel, layers: Collection[int] | None = None) -> Ite
     Args:
         model: With kernels, or without.
         layers: Numbers of the layers to record; by default all.
+        loud_ends: Whether each step finds its cache changed by `make_ends_loud`, which makes logits useless.
     """
     calls: list[LayerCall] = []
     with ExitStack() as stack:
         for index, layer in enumerate(model.model.layers):
             if layers is None or index in layers:
-                recorder = _Recorder(prefix=f"model.layers.{index}", layer=layer, calls=calls)
+                recorder = _Recorder(
+                    prefix=f"model.layers.{index}", layer=layer, calls=calls, loud_ends=loud_ends
+                )
                 stack.callback(recorder.attach())
         yield calls
 
@@ -109,6 +115,7 @@ class _Recorder:
     prefix: str
     layer: Any
     calls: list[LayerCall]
+    loud_ends: bool
     step: int = -1
     residual: Tensor | None = None
     """What the layer got, to be added to what attention returns."""
@@ -165,6 +172,8 @@ class _Recorder:
         seen = 0 if cache is None else int(cache.get_seq_length(module.layer_idx))
         if seen:
             stored = cache.layers[module.layer_idx]
+            if self.loud_ends:
+                make_ends_loud(stored.keys if hasattr(module, "kv_lora_rank") else stored.values, seen)
             keys, values = (tensor[:, :, :seen].clone() for tensor in (stored.keys, stored.values))
             self.inputs |= {"keys": keys, "values": values}
 
@@ -199,6 +208,17 @@ class _Recorder:
         # Before what the mlp makes of it.
         self.keep("post_attention_layernorm", inputs, args[0], norm)
         self.keep("mlp", {"hidden_states": args[0]}, output, mlp)
+
+
+def make_ends_loud(values: Tensor, seen: int) -> None:
+    """Make values of a cache, `[B, H, places, D]`, such that each end of what is seen counts.
+
+    Of hundreds of tokens with about equal weights, one more or less is lost in rounding. So values but for
+    the first and the last are made small, and large where nothing is to be read: a mask that is off by one
+    shows however long the cache is.
+    """
+    values[:, :, 1 : seen - 1] *= QUIET
+    values[:, :, seen + 1 :] = LOUD
 
 
 def _angles(position_embeddings: Any) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.check.layers import check_layers, first_wrong, record
+from models.check.layers import LayerCheck, check_layers, first_wrong, record
 from models.check.steps import Logits, run_steps
 from models.contenders import Active, pytorch
 
@@ -155,7 +155,23 @@ def verify(model: PreTrainedModel, tokens: Tensor, prompt: int, *, active: Activ
                 f"the patched model's logits differ by more than rounding from the model in float32: {check} "
                 f"({', '.join(honest)}); {_where(model, tokens, prompt, active=active)}"
             )
+    wrong = _check_steps(model, tokens, prompt, active=active)
+    if wrong is not None:
+        raise AssertionError(
+            f"decoding behind {prompt} tokens: {wrong.name} is wrong in step {wrong.step}, where the first "
+            f"and the last keys have large values: {(wrong.problem or '').partition(chr(10))[0]}"
+        )
     return f"{'; '.join(map(str, checks))} (by {', '.join(honest)})"
+
+
+def _check_steps(model: PreTrainedModel, tokens: Tensor, prompt: int, *, active: Active) -> LayerCheck | None:
+    """Return which attention of the first and the last layer is wrong in two steps behind the prompt."""
+    ends = {0, len(model.model.layers) - 1}
+    with active(model) as patched, record(patched, ends, loud_ends=True) as calls:
+        run_steps(patched, tokens[:1, : prompt + 2], prompt)
+    steps = [call for call in calls if call.step and call.name.endswith("self_attn")]
+    with pytorch(model, experts=EXPERTS):
+        return first_wrong(check_layers(model, steps))
 
 
 def _where(model: PreTrainedModel, tokens: Tensor, prompt: int, *, active: Active) -> str:

@@ -14,6 +14,7 @@ from models.check import (
     run_honestly,
     run_steps,
 )
+from models.generate import Generation
 from pytest_cutile.interpreter.api import interpret
 
 pytestmark = pytest.mark.slow
@@ -77,3 +78,28 @@ def test_a_fault_is_found_in_the_layer_that_has_it(name, operator, fault, layer,
     assert not faulty.is_right
     # Far from where the limit is.
     assert faulty.kernels.kl > 10 * FACTOR * max(divergence.kl for divergence in faulty.honest.values())
+
+
+def one_key_too_many(attend):
+    return lambda *args: attend(*args[:-2], args[-2] + torch.tensor([0, 1], dtype=torch.int32), args[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "fault"),
+    [
+        ("tiny-qwen2", "attention_decode", None),
+        ("tiny-qwen2", "attention_decode", one_key_too_few),
+        ("tiny-qwen2", "attention_decode", one_key_too_many),
+        ("tiny-deepseek-v2", "mla_decode", one_key_too_few),
+    ],
+)
+def test_a_key_more_or_less_is_seen_behind_a_long_prompt(name, operator, fault, monkeypatch, tiny):
+    model, prompt = tiny(name), 384
+    generation = Generation(model, torch.randint(0, model.config.vocab_size, (1, prompt)), new_tokens=2)
+    generation.prefill()
+    if fault is not None:
+        monkeypatch.setattr(operators, operator, fault(getattr(operators, operator)))
+    with interpret(arch="sm_90"), apply(model), record(model, {0}, loud_ends=True) as calls:
+        generation.step()
+    checks = [*check_layers(model, [call for call in calls if call.name.endswith("self_attn")])]
+    assert [check.problem is not None for check in checks] == [fault is not None]

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from models.counts import cache_bytes, parameters
 from models.specs import SPECS
 from models.weights import make_config
@@ -35,3 +37,25 @@ def test_collecting_models_imports_neither_torch_nor_transformers():
     root = Path(__file__).parents[2]
     found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
+
+
+@pytest.mark.slow
+def test_a_tiny_model_passes_its_gate_without_a_gpu():
+    """As a user runs it: "cuda" is a pretended GPU, which no test of a model on the CPU is."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "models",
+        "-q",
+        "--arch",
+        "sm_90",
+        "-k",
+        "tiny and deepseek_v2",
+    ]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "correct was checked by interpretation on the CPU: 1 case" in done.stdout
