@@ -282,6 +282,19 @@ def choose_attention_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype 
     )
 
 
+def make_output(q: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return an empty tensor of q's shape, `[B, H, M, D]`, whose heads lie inside tokens where q's do.
+
+    So what follows a projection, and what goes into the next one, needs no copy.
+    """
+    import torch
+
+    b, h, m, d = q.shape
+    if q.stride(1) < q.stride(2):
+        return torch.empty((b, m, h, d), dtype=dtype, device=q.device).transpose(1, 2)
+    return torch.empty((b, h, m, d), dtype=dtype, device=q.device)
+
+
 def constants_of(config: AttentionConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
     """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys.
 

@@ -55,6 +55,7 @@ from kernels._attention import (
     constants_of,
     make_grid,
     make_keys_contiguous,
+    make_output,
     order_tiles,
 )
 from kernels._cases import SPECIAL, UNDEFINED, laid_out
@@ -289,7 +290,8 @@ def fmha(
         config: Instead of the one chosen for this GPU, head dimension, dtype, mask and number of keys.
 
     Returns:
-        `[B, H, M, D]`, same device, contiguous. Zeros where there are no keys.
+        `[B, H, M, D]`, same device, in the layout of q, as PyTorch's attention: contiguous, or
+        `[B, M, H, D]` transposed. Zeros where there are no keys.
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
@@ -334,7 +336,7 @@ def fmha(
     grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous("fmha", v)
-    o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
+    o = make_output(q, out_dtype)
     ct.launch(
         torch.cuda.current_stream(),
         grid,

@@ -31,6 +31,7 @@ from kernels._attention import (
     constants_of,
     make_grid,
     make_keys_contiguous,
+    make_output,
     order_tiles,
 )
 from kernels._cases import SPECIAL_WITH_ROPE, UNDEFINED, laid_out
@@ -194,7 +195,8 @@ def mla(
         config: Instead of the one chosen for this GPU, dtype and mask.
 
     Returns:
-        `[B, H, M, 128]`, same device, contiguous. Zeros where there are no keys.
+        `[B, H, M, 128]`, same device, in the layout of q, as PyTorch's attention: contiguous, or
+        `[B, M, H, 128]` transposed. Zeros where there are no keys.
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
@@ -240,7 +242,7 @@ def mla(
     grid = make_grid("mla", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous("mla", v)
-    o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
+    o = make_output(q, out_dtype)
     ct.launch(
         torch.cuda.current_stream(),
         grid,

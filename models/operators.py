@@ -127,7 +127,7 @@ def attention_prefill(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None, sc
         scale: Factor of the scores.
 
     Returns:
-        `[B, H, M, D]`, contiguous. Zeros for queries before the first visible key.
+        `[B, M, H, D]`, contiguous. Zeros for queries before the first visible key.
     """
 
     def launch(queries: Sequence[Tensor], keys: Sequence[Tensor]) -> Tensor:
@@ -139,7 +139,7 @@ def attention_prefill(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None, sc
 @attention_prefill.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None, scale: float) -> Tensor:
     del k, v, bounds, scale
-    return q.new_empty(q.shape)
+    return q.new_empty([q.shape[i] for i in (0, 2, 1, 3)])
 
 
 @custom_op(f"{NAMESPACE}::mla_prefill", mutates_args=())
@@ -158,7 +158,7 @@ def mla_prefill(
         scale: Factor of the scores.
 
     Returns:
-        `[B, H, M, 128]`, contiguous.
+        `[B, M, H, 128]`, contiguous.
     """
 
     def launch(queries: Sequence[Tensor], keys: Sequence[Tensor]) -> Tensor:
@@ -172,7 +172,7 @@ def _(
     q: Tensor, q_pe: Tensor, k: Tensor, k_pe: Tensor, v: Tensor, bounds: Tensor | None, scale: float
 ) -> Tensor:
     del q_pe, k, k_pe, v, bounds, scale
-    return q.new_empty(q.shape)
+    return q.new_empty([q.shape[i] for i in (0, 2, 1, 3)])
 
 
 Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
@@ -181,18 +181,18 @@ Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
 def _attend_causally(
     launch: Launch, queries: Sequence[Tensor], keys: Sequence[Tensor], bounds: Tensor | None
 ) -> Tensor:
-    """Launch for all sequences together, or one by one where their bounds differ."""
-    if bounds is None:
-        return _attend_within(launch, queries, keys, 0, keys[0].shape[2])
-    pairs = bounds.tolist()
+    """Launch for all sequences together, or one by one where their bounds differ; return `[B, M, H, D]`."""
+    pairs = [(0, keys[0].shape[2])] if bounds is None else bounds.tolist()
     if all(pair == pairs[0] for pair in pairs):
-        return _attend_within(launch, queries, keys, *pairs[0])
-    return torch.cat(
-        [
-            _attend_within(launch, [q[i : i + 1] for q in queries], [k[i : i + 1] for k in keys], *pair)
-            for i, pair in enumerate(pairs)
-        ]
-    )
+        o = _attend_within(launch, queries, keys, *pairs[0])
+    else:
+        o = torch.cat(
+            [
+                _attend_within(launch, [q[i : i + 1] for q in queries], [k[i : i + 1] for k in keys], *pair)
+                for i, pair in enumerate(pairs)
+            ]
+        )
+    return o.transpose(1, 2).contiguous()  # no copy of what projections leave: heads inside tokens
 
 
 def _attend_within(
@@ -226,15 +226,16 @@ def attention_decode(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None, sca
         scale: Factor of the scores.
 
     Returns:
-        `[B, H, 1, D]`, contiguous.
+        `[B, 1, H, D]`, contiguous.
     """
-    return attention_decode_kernels.attention_decode(q, k, v, bounds=bounds, scale=scale)
+    o = attention_decode_kernels.attention_decode(q, k, v, bounds=bounds, scale=scale)
+    return o.view(len(o), 1, *o.shape[1::2])
 
 
 @attention_decode.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor | None, scale: float) -> Tensor:
     del k, v, bounds, scale
-    return q.new_empty(q.shape)
+    return q.new_empty([q.shape[i] for i in (0, 2, 1, 3)])
 
 
 @custom_op(f"{NAMESPACE}::mla_decode", mutates_args=())

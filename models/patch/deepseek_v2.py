@@ -95,7 +95,7 @@ def attend_latent(
     batch, _heads, tokens, _latent = latent.shape
     expanded = self.kv_b_proj(latent[:, 0]).view(batch, tokens, -1, 2 * HEAD_DIM).transpose(1, 2)
     k, v = expanded.split(HEAD_DIM, -1)
-    return operators.mla_prefill(q, q_pe, k, k_pe, v, bounds, self.scaling).transpose(1, 2), None
+    return operators.mla_prefill(q, q_pe, k, k_pe, v, bounds, self.scaling), None
 
 
 def absorb_and_attend(

@@ -45,7 +45,7 @@ def attend(
     """Attend by kernels; return `[B, M, H, D]`."""
     bounds = as_bounds(attention_mask)
     operator = operators.attention_decode if q.shape[2] == 1 else operators.attention_prefill
-    return operator(q, k, v, bounds, self.scaling).transpose(1, 2), None
+    return operator(q, k, v, bounds, self.scaling), None
 
 
 def make_forward(choices: Choices) -> Forward:

@@ -89,7 +89,7 @@ def attend(
         o = fmha.fmha(q, k, v, causal=causal, scale=scale, config=config)
     if synchronize != "never":
         torch.cuda.synchronize(q.device)
-    return o[..., :head_dim].contiguous() if padded > head_dim else o
+    return o[..., :head_dim].contiguous()
 
 
 def _sum_in_half(

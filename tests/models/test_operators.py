@@ -92,7 +92,7 @@ def test_rope_turns_each_sequence_by_its_own_positions():
 def test_prefill_sees_what_is_within_bounds(bounds):
     q, k, v = inside(2, 2, 5, 64), inside(2, 1, 9, 64), inside(2, 1, 9, 64)
     with interpret(arch="sm_90"):
-        o = operators.attention_prefill(q, k, v, torch.tensor(bounds, dtype=torch.int32), 0.2)
+        o = operators.attention_prefill(q, k, v, torch.tensor(bounds, dtype=torch.int32), 0.2).transpose(1, 2)
     for i, (first, end) in enumerate(bounds):
         hidden = max(0, first - (end - 5))
         queries = torch.zeros(1, 2, end - first, 64, dtype=torch.float64)
