@@ -183,7 +183,7 @@ def build(
         raise DoesNotFit(
             f"out of memory: the weights take {needed:.1f} GB; of {total:.1f} GB, {free:.1f} are free"
         ) from error
-    return model.eval().requires_grad_(requires_grad=False)
+    return model.eval()
 
 
 def _build(
