@@ -62,8 +62,9 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
             step = bisection.judge(Path.cwd())
             return step.status, step.text.splitlines()
         return bisection.search(options.bad)
-    except RevisionError as error:
-        return BAD, [f"pytest-cutile bisect: {error}"]
+    except (RevisionError, OSError, ValueError) as error:
+        # `git bisect run` would take 1 for a bad commit.
+        return CANNOT_TELL if options.step else BAD, [f"pytest-cutile bisect: {error}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,8 @@ class Bisection:
 
     def judge(self, folder: Path) -> Step:
         """Run the gate on the checkout in `folder`, against the good commit."""
+        if not folder.is_dir():
+            return Step(verdict="", text="the commit has no folder of this name")
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
             written = Path(temporary) / "report.json"
             done = subprocess.run(  # noqa: S603 - no shell
@@ -100,6 +103,7 @@ class Bisection:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                errors="replace",
             )
             report = json.loads(written.read_bytes()) if written.exists() else {}
         printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
@@ -144,24 +148,33 @@ class Bisection:
         """Search between the good commit and `bad`; return exit status and lines."""
         repository = Repository(Path.cwd())
         good_commit, bad_commit = repository.commit(self.good), repository.commit(bad)
+        failure = f"git finds no common ancestor of {self.good} and {bad}"
+        fork = git(repository.top, "merge-base", good_commit, bad_commit, failure=failure)
+        if fork != good_commit:
+            raise RevisionError(
+                f"{self.good} is no ancestor of {bad}, and a search needs one that is. "
+                f"They fork at {fork[:12]}: try --good {fork[:12]}"
+            )
         fixed = Bisection(case=self.case, good=good_commit, gate=self.gate, arch=self.arch)
         with _worktree(repository, bad_commit) as tree:
             folder = tree / repository.prefix
             step = fixed.judge(folder)
             if not step.verdict:
                 said = f"the gate {self.gate} judged no case {self.case!r} at {bad}: is that its whole name?"
-                return BAD, [said, step.text]
+                return BAD, [said, *step.text.splitlines()]
             if step.status != BAD:
                 said = f"the gate {self.gate} says {step.verdict}"
-                return BAD, [f"{bad} is not worse than {self.good}: {said}", step.text]
+                return BAD, [f"{bad} is not worse than {self.good}: {said}", *step.text.splitlines()]
             git(tree, "bisect", "start", bad_commit, good_commit, failure="git bisect cannot start")
             arguments = [self.case, f"--good={good_commit}", f"--gate={self.gate}", "--step"]
             arguments += [] if self.arch is None else [f"--arch={self.arch}"]
-            script = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(folder)]
+            script = ["sh", "-c", f'cd "$1" || exit {CANNOT_TELL}; shift; exec "$@"', "sh", str(folder)]
             command = [sys.executable, "-P", "-m", "pytest_cutile.cli", "bisect", *arguments]
             status = _walk(tree, [*script, *command])
             if status == ONLY_SKIPPED_LEFT:
                 return CANNOT_TELL, _candidates(tree)
+            if status:
+                raise RevisionError(f"`git bisect run` ended with status {status} before it found a commit")
             first = git(tree, "rev-parse", "refs/bisect/bad", failure="git bisect found no commit")
             return GOOD, [*fixed._explained(tree, folder, first)]
 

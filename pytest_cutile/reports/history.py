@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,7 +12,6 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import (
     PairedChange,
     Record,
-    RecordedSession,
     SpeedBaselines,
     environment_changes,
 )
@@ -23,13 +23,15 @@ from pytest_cutile.speed.decide import Rule
 from pytest_cutile.statistics import median, relative_spread, usable
 
 STEP = Rule.stored_margin
-"""Change from one session to the next on one GPU that is called a step: what stored times alone can show."""
+"""Change between two sessions that is called a step: what stored times alone can show, of GPUs of one kind."""
+PAIRED_STEP = Rule.margin
+"""The same of kernels that were measured interleaved."""
 BARS = "▁▂▃▄▅▆▇█"
 _BINS = 40
 
 
 class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one session recorded of a case, and how it compares with the session before on the same GPU."""
+    """What one session recorded of a case, and how it compares with what was recorded before."""
 
     at: str
     """When, ISO 8601 in UTC."""
@@ -48,9 +50,13 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     """Text of `--reason`."""
     change: float | None = None
-    """Relative change since the last earlier time on this GPU; None for the first one."""
+    """Relative change since an earlier session, chosen as `history_points` says; None for the first one."""
     since: str = ""
-    """Commit of that earlier time."""
+    """Commit of that session."""
+    is_step: bool = False
+    """Whether the change is more than such times scatter."""
+    on_another_gpu: bool = False
+    """Whether that session ran on another GPU of the kind, and the change compares times of both."""
     environment_changes: tuple[str, ...] = ()
     """What of the environment changed since then: "driver: 580.1 -> 590.2"."""
 
@@ -65,20 +71,35 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def us(self, regime: str) -> float | None:
         return {"burst": self.burst_us, "sustained": self.sustained_us}[regime]
 
+
+class _Comparison(NamedTuple):
+    """One way to compare a session with an earlier one."""
+
+    place: int
+    """Of the earlier one among the points."""
+    change: float
+    margin: float
+    """The change is a step if it is larger."""
+    is_paired: bool = False
+
     @property
     def is_step(self) -> bool:
-        """Whether the time moved by more than stored times scatter."""
-        return self.change is not None and abs(self.change) > STEP
+        return abs(self.change) > self.margin
 
 
 def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
-    """Return the recorded sessions of a case, oldest first."""
+    """Return the recorded sessions of a case, oldest first.
+
+    Each is compared with the anchor whose kernel it measured interleaved, with the session before it on the
+    same GPU, or, if there is none, on any GPU of the kind, and with the first session since the last step,
+    which finds a drift. The first of these changes that is a step counts, else the one since the session
+    before.
+    """
     entry = baselines.entries[key]
     anchor = anchor_of(entry)
-    last: dict[str, tuple[HistoryPoint, RecordedSession]] = {}
-    points = []
-    for record in entry.records:
-        session = baselines.sessions[record.session]
+    points: list[HistoryPoint] = []
+    sessions = [baselines.sessions[record.session] for record in entry.records]
+    for record, session in zip(entry.records, sessions, strict=True):
         point = HistoryPoint(
             at=session.at,
             commit=session.commit,
@@ -91,18 +112,51 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
             moved=record.moved,
             reason=record.reason,
         )
-        if session.gpu_uuid in last:  # GPUs of one kind differ by themselves
-            before, earlier = last[session.gpu_uuid]
-            point = replace(
-                point,
-                change=_change(before, point),
-                since=before.commit,
-                environment_changes=tuple(environment_changes(earlier.environment, session.environment)),
-            )
+        found = _compare(point, points)
+        if found is not None:
+            earlier = sessions[found.place].environment
+            changes = tuple(environment_changes(earlier, session.environment))
+            point = replace(_with_change(point, points, found), environment_changes=changes)
         points.append(point)
-        if point.headline_us:
-            last[session.gpu_uuid] = point, session
     return points
+
+
+def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison | None:
+    """Choose what a session is compared with, as `history_points` says; None if there is nothing."""
+    timed = [
+        place
+        for place, one in enumerate(points)
+        if _change(one, point) is not None
+        # One commit on two GPUs shows how these differ.
+        and (one.gpu_uuid == point.gpu_uuid or one.commit != point.commit)
+    ]
+    comparisons = []
+    if point.paired and points:
+        last_moved = max((place for place, one in enumerate(points) if one.moved), default=0)
+        change = max((one.value for one in point.paired.values()), key=abs)
+        comparisons.append(_Comparison(last_moved, change, PAIRED_STEP, is_paired=True))
+    if timed:
+        before = [place for place in timed if points[place].gpu_uuid == point.gpu_uuid] or timed
+        settled = [place for place in timed if points[place].is_step] or timed[:1]
+        comparisons += [
+            _Comparison(place, _change(points[place], point) or 0.0, STEP)
+            for place in (before[-1], settled[-1])
+        ]
+    steps = [one for one in comparisons if one.is_step]
+    return next(iter([*steps, *(one for one in comparisons if not one.is_paired)]), None)
+
+
+def _with_change(
+    point: HistoryPoint, points: Sequence[HistoryPoint], comparison: _Comparison
+) -> HistoryPoint:
+    earlier = points[comparison.place]
+    return replace(
+        point,
+        change=comparison.change,
+        since=earlier.commit,
+        is_step=comparison.is_step,
+        on_another_gpu=not comparison.is_paired and earlier.gpu_uuid != point.gpu_uuid,
+    )
 
 
 def point_of_run(
@@ -110,7 +164,7 @@ def point_of_run(
 ) -> HistoryPoint:
     """Return what a run measured of a case, as the point that follows the recorded sessions.
 
-    Its change is against the last session on the same GPU, as for recorded sessions.
+    It is compared as they are, where its GPU has recorded some.
     """
     blocks = result.measured.blocks if result.measured is not None else ()
     bursts = [us for block in blocks if block.regime == "burst" for us in block.current_us]
@@ -125,7 +179,8 @@ def point_of_run(
         sustained_us=result.sustained_us_per_launch,
         burst_spread=relative_spread(bursts) if usable(bursts) else 0.0,
     )
-    return point if before is None else replace(point, change=_change(before, point), since=before.commit)
+    found = None if before is None else _compare(point, points)
+    return point if found is None else _with_change(point, points, found)
 
 
 def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
@@ -201,7 +256,7 @@ def _table(points: Sequence[HistoryPoint]) -> Table:
             Column("GPU"),
             Column("burst", right=True),
             Column("sustained", right=True),
-            Column("since before", right=True),
+            Column("change", right=True),
             Column("to anchor", right=True),
             Column("note", verbatim=True),
         ],
@@ -213,7 +268,7 @@ def step_text(point: HistoryPoint) -> str:
     """Say between which commits a step lies, and what of the environment changed with it."""
     first, last = (commit[:12] or "no commit" for commit in (point.since, point.commit))
     step = f"a step of {format_change(point.change or 0.0)} between {first} and {last}"
-    return "; ".join([step, *point.environment_changes])
+    return "; ".join([step, *["on another GPU"] * point.on_another_gpu, *point.environment_changes])
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -127,3 +127,35 @@ def test_what_cannot_be_searched_is_said(static, bisect_here, arguments, said):
     status, output = bisect_here(*arguments)
     assert status == 1
     assert said in output
+
+
+def test_a_good_commit_has_to_be_an_ancestor(static, bisect_here):
+    project = static.project
+    fork = project.commit()
+    with static.file.open("a") as file:
+        file.write("# elsewhere\n")
+    elsewhere = project.commit()
+    project.git("checkout", "-q", fork)
+    static.change(*SPILLS)
+    project.commit()
+    status, output = bisect_here("mm[n256]", "--good", elsewhere, *STATIC)
+    assert status == 1
+    assert f"try --good {fork[:12]}" in output
+
+
+def test_a_commit_without_the_projects_folder_is_left_out(static, bisect_here, monkeypatch):
+    static.project.commit()
+    nowhere = static.project.path / "nowhere"
+    monkeypatch.setattr(pytest_cutile.commands.bisect.Path, "cwd", lambda: nowhere)
+    assert bisect_here("mm[n256]", "--good", "HEAD", *STATIC, "--step")[0] == 125
+
+
+def test_a_step_that_fails_by_itself_is_left_out(static, bisect_here, monkeypatch):
+    static.project.commit()
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(pytest_cutile.commands.bisect.tempfile, "TemporaryDirectory", full)
+    status, output = bisect_here("mm[n256]", "--good", "HEAD", *STATIC, "--step")
+    assert (status, output) == (125, "pytest-cutile bisect: no space left\n")
