@@ -179,6 +179,17 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
         (rows, columns), (tall, wide) = self.shape, self.cell
         return f"{self.matrix}, {rows} x {columns}: {self.unit}, the most in each cell of {tall} x {wide}"
 
+    def in_lines(self, most: int) -> ErrorMap:
+        """Return the map with rows of cells joined, so that there are at most so many."""
+        together = max(1, -(-len(self.rows) // most))
+        # A digit is more than the dot of cells without errors.
+        rows = tuple(
+            "".join(map(max, zip(*self.rows[first : first + together], strict=True)))
+            for first in range(0, len(self.rows), together)
+        )
+        tall, wide = self.cell
+        return msgspec.structs.replace(self, rows=rows, cell=(tall * together, wide))
+
 
 class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""

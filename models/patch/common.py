@@ -167,11 +167,12 @@ def append_to_cache(cache: Cache, keys: Tensor, values: Tensor, index: int) -> t
         index: Of the layer.
     """
     layer: Any = cache.layers[index] if index < len(cache.layers) else None
-    if type(layer) is DynamicLayer and not layer.is_initialized:
+    kind: type | None = type(layer)
+    if kind is DynamicLayer and not layer.is_initialized:
         layer.lazy_initialization(keys, values)
         # Values are part of a larger tensor, the projections', which would be kept with them.
         layer.keys, layer.values = keys, values.contiguous()
-    elif type(layer) is StaticLayer and layer.is_initialized and keys.shape[2] == 1:
+    elif kind is StaticLayer and layer.is_initialized and keys.shape[2] == 1:
         place = layer.cumulative_length.view(1)
         layer.keys.index_copy_(2, place, keys)
         layer.values.index_copy_(2, place, values)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from pytest_cutile.baselines.entries import SpeedBaselines, StaticBaselines
 from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.baselines.merge import merge
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.commands.output import require_pages, write
 from pytest_cutile.quantities import counted
@@ -74,9 +77,12 @@ def _of_run(path: Path) -> Report:
 
 
 def _of_baselines(paths: Sequence[Path]) -> Report:
-    speed, static = [], []
+    speed: dict[tuple[str, str], list[SpeedBaselines]] = defaultdict(list)
+    static: list[StaticBaselines] = []
     for path in paths:
         of_path = read_all(path)
-        speed += of_path[0]
+        for one in of_path[0]:
+            speed[one.arch, one.gpu].append(one)
         static += of_path[1]
-    return report_of_baselines(speed, static, {"baselines": ", ".join(map(str, paths))})
+    merged = [merge(files) for files in speed.values()]
+    return report_of_baselines(merged, static, {"baselines": ", ".join(map(str, paths))})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
     """Return the files that were asked for; none in workers of pytest-xdist."""
-    paths = {}
+    paths: dict[ReportFormat, Path] = {}
     for report_format in FORMATS:
         text = config.getoption(report_format.option)
         if text is None or hasattr(config, "workerinput"):
@@ -45,6 +45,8 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
             raise pytest.UsageError(
                 f"{report_format.option}: {text} cannot be written: {error.strerror}"
             ) from error
+        if other := next((one for one, taken in paths.items() if taken == path), None):
+            raise pytest.UsageError(f"{other.option} and {report_format.option} are one file: {text}")
         paths[report_format] = path
     return paths
 
@@ -58,7 +60,7 @@ class ReportFiles:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the files. An error waits for the terminal summary: the run's outcome stands."""
+        """Write the files. An error waits for the terminal summary, and a run that passed fails."""
         if session.config.option.collectonly:
             return
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -75,11 +77,13 @@ class ReportFiles:
             except OSError as error:
                 from pytest_cutile.locking import not_written
 
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
                 self._errors.append(f"cutile: {report_format.option}: {not_written(path, error)}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for text in self._errors:
-            terminalreporter.write_line(text, yellow=True)
+            terminalreporter.write_line(text, red=True)
 
 
 def _write(path: Path, text: str, *, replaces: bool) -> None:

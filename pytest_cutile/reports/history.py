@@ -23,7 +23,7 @@ from pytest_cutile.speed.decide import Rule
 from pytest_cutile.statistics import median, relative_spread, usable
 
 STEP = Rule.stored_margin
-"""Change between two sessions that is called a step: what stored times alone can show, of GPUs of one kind."""
+"""Change between two sessions that is called a step: what stored times of one kind of GPU can show."""
 PAIRED_STEP = Rule.margin
 """The same of kernels that were measured interleaved."""
 BARS = "▁▂▃▄▅▆▇█"

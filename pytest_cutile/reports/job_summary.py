@@ -179,16 +179,11 @@ def _error_maps(failures: Iterable[Result]) -> Iterator[str]:
     wrong = {
         one.kernel: (one, one.errors) for one in failures if isinstance(one, CorrectResult) and one.errors
     }
-    for result, errors in [*wrong.values()][:_PLOTTED]:
+    for result, whole in [*wrong.values()][:_PLOTTED]:
+        errors = whole.in_lines(_MAP_LINES)
         title = printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}: {errors.caption}")
-        together = -(-len(errors.rows) // _MAP_LINES)
-        # A digit is more than the dot of cells without errors.
-        rows = [
-            "".join(map(max, zip(*errors.rows[first : first + together], strict=True)))
-            for first in range(0, len(errors.rows), together)
-        ]
         marks = [f"{place} from {text}" for place, text in enumerate(errors.scale)]
-        yield "\n".join([title, *map(printable, rows), printable(", ".join(marks))])
+        yield "\n".join([title, *map(printable, errors.rows), printable(", ".join(marks))])
 
 
 def _figure_columns(titles: Iterable[str]) -> list[Column]:

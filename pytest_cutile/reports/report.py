@@ -356,10 +356,8 @@ def _case(
 ) -> ReportedCase:
     arch = row.arch
     gpu = next((result.gpu for result in row.results if result.gpu), "")
-    own = [series for series in history if series.arch == arch and gpu in ("", series.gpu)]
-    figures = next(filter(None, map(_measured_figures, row.results)), None)
-    if figures is None and own:
-        figures = own[0].figures
+    stored = (series.figures for series in history if (series.arch, series.gpu) == (arch, gpu))
+    figures = next(filter(None, [*map(_measured_figures, row.results), *stored]), None)
     return ReportedCase(
         id=identifier(row.key, arch, gpu),
         kernel=row.kernel,

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -146,7 +148,7 @@ def test_a_good_commit_has_to_be_an_ancestor(static, bisect_here):
 def test_a_commit_without_the_projects_folder_is_left_out(static, bisect_here, monkeypatch):
     static.project.commit()
     nowhere = static.project.path / "nowhere"
-    monkeypatch.setattr(pytest_cutile.commands.bisect.Path, "cwd", lambda: nowhere)
+    monkeypatch.setattr(Path, "cwd", lambda: nowhere)
     assert bisect_here("mm[n256]", "--good", "HEAD", *STATIC, "--step")[0] == 125
 
 
@@ -156,6 +158,6 @@ def test_a_step_that_fails_by_itself_is_left_out(static, bisect_here, monkeypatc
     def full(*_, **__):
         raise OSError("no space left")
 
-    monkeypatch.setattr(pytest_cutile.commands.bisect.tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     status, output = bisect_here("mm[n256]", "--good", "HEAD", *STATIC, "--step")
     assert (status, output) == (125, "pytest-cutile bisect: no space left\n")

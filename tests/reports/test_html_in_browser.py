@@ -156,6 +156,27 @@ def test_links_open_what_they_name(ask, browser):
     assert browser.execute_script(script) == ["DETAILS", True, 0]
 
 
+def test_a_link_to_a_row_that_a_filter_hides_shows_it(ask):
+    script = """
+      const rows = [...document.querySelectorAll("#table tbody tr")];
+      const row = rows.find((one) => one.textContent.includes("fp16-8x64"));
+      const hidden = [fill("text", "fp16-32"), row.hidden][1];
+      location.hash = row.id;
+      dispatchEvent(new Event("hashchange"));
+      return [hidden, row.hidden];
+    """
+    assert ask(script) == [True, False]
+
+
+def test_an_address_that_is_no_name_does_no_harm(ask):
+    script = """
+      location.hash = "#100%";
+      dispatchEvent(new Event("hashchange"));
+      return fill("text", "fp16-3");
+    """
+    assert ask(script) == "1 of 5 rows"
+
+
 def press(browser, key: str) -> Any:
     """Press a key, and return what has the focus then: its tag and its text."""
     webdriver.ActionChains(browser).send_keys(key).perform()

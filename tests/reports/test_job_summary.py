@@ -78,7 +78,7 @@ def test_where_the_errors_of_wrong_results_are_each_kernel_once():
     text = markdown_summary(wrong, wrong)
     shown = text.partition("### Where errors are\n\n```\n")[2].partition("\n```")[0].split("\n\n")
     assert [one.splitlines()[0] for one in shown] == [
-        f"{name}, sm_90: output, 34 x 4: times the bound, the most in each cell of 1 x 1"
+        f"{name}, sm_90: output, 34 x 4: times the bound, the most in each cell of 3 x 1"
         for name in ("a c2", "b c3")
     ]
     assert shown[0].splitlines()[1:] == ["01.1", *["...."] * 11, "0 from 1, 1 from 3"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -16,7 +17,7 @@ from pytest_cutile.reports.html.case import details as case_details
 from pytest_cutile.reports.html.case import error_maps
 from pytest_cutile.reports.html.kernel import shown_kernel
 from pytest_cutile.reports.html.templates import pages, text_of
-from pytest_cutile.reports.report import Report, ReportedCase
+from pytest_cutile.reports.report import Report, ReportedCase, identifier
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 if TYPE_CHECKING:
@@ -24,18 +25,19 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 1_900_000
 """Size up to which cases are shown in detail, failures and changes first; each has its row in the table."""
+PLOTS_URGENCY = 1.5
+"""Of a kernel's plots, on the scale of `_urgency`: behind details of what failed or changed."""
 FAILURES_BYTES = 600_000
 """Size up to which failures are told; each has its row in the table."""
 
 
 def render_html(report: Report) -> str:
-    """Return the page; where it would be too long, details of cases are left out, and the page says so."""
+    """Return the page; where it would be too large, details and plots are left out, and the page says so."""
     environment = pages()
     groups: dict[str, dict[str, list[ReportedCase]]] = defaultdict(lambda: defaultdict(list))
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
-    anchors = {key: f"d-{cases[0].id}" for own in groups.values() for key, cases in own.items()}
-    kernels = {kernel: shown_kernel(kernel, cases, report) for kernel, cases in groups.items()}
+    anchors = {key: f"d-{identifier(key)}" for own in groups.values() for key in own}
     failures, untold = _failures(report)
     known = {
         "report": report,
@@ -47,41 +49,66 @@ def render_html(report: Report) -> str:
         "script": Markup(text_of("page.js")),  # noqa: S704 - ours
     }
     page = environment.get_template("page.html.jinja")
-    without = page.render(**known, anchors=anchors, kernels=kernels.values(), left_out=1)
-    details = _details(groups, anchors, report, environment, room=PAGE_BYTES - len(without.encode()))
-    shown = [
-        replace(kernels[name], details=[details[key] for key in own if key in details])
-        for name, own in groups.items()
-    ]
+    sections: dict[str, dict[str, Any]] = {
+        name: {"name": name, "id": identifier("kernel", name), "head": "", "details": ()} for name in groups
+    }
+    without = page.render(**known, anchors=anchors, kernels=sections.values(), left_out="some")
+    room = PAGE_BYTES - len(without.encode())
+    heads: dict[str, Markup] = {}
+    details: dict[str, Markup] = {}
+    for part in sorted(_parts(groups, anchors, report, environment), key=lambda part: part.urgency):
+        text = part.render()
+        if (size := len(text.encode())) <= room:
+            room -= size
+            shown = Markup(text)  # noqa: S704 - a template has escaped it
+            (details if part.of_case else heads)[part.name] = shown
+    for name, own in groups.items():
+        sections[name]["head"] = heads.get(name, "")
+        sections[name]["details"] = [details[key] for key in own if key in details]
+    kernels = [one for one in sections.values() if one["head"] or one["details"]]
     anchors = {key: anchor for key, anchor in anchors.items() if key in details}
-    left_out = sum(map(len, groups.values())) - len(details)
-    return page.render(**known, anchors=anchors, kernels=shown, left_out=left_out)
+    missing = sum(map(len, groups.values())) - len(details), len(groups) - len(heads)
+    left_out = " and ".join(
+        f"{counted(count, name)} without {what}"
+        for count, name, what in zip(missing, ("case", "kernel"), ("details", "plots"), strict=True)
+        if count
+    )
+    return page.render(**known, anchors=anchors, kernels=kernels, left_out=left_out)
 
 
-def _details(
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What is left out where the page would be too large: the details of a case, or a kernel's plots."""
+
+    name: str
+    """The case's key, or the kernel's name."""
+    of_case: bool
+    urgency: float
+    render: Callable[[], str]
+
+
+def _parts(
     groups: Mapping[str, Mapping[str, Sequence[ReportedCase]]],
     anchors: Mapping[str, str],
     report: Report,
     environment: jinja2.Environment,
-    *,
-    room: int,
-) -> dict[str, Markup]:
-    """Return the details of cases by key, the most urgent ones first, as many as fit into `room` bytes."""
-    template = environment.get_template("case.html.jinja")
-    order = sorted(
-        ((key, cases) for own in groups.values() for key, cases in own.items()),
-        key=lambda item: min(map(_urgency, item[1])),
-    )
-    details: dict[str, Markup] = {}
-    for key, cases in order:
-        is_open = min(map(_urgency, cases)) == 0
+) -> Iterator[_Part]:
+    of_case = environment.get_template("case.html.jinja")
+    of_kernel = environment.get_template("kernel.html.jinja")
+
+    def details(key: str, cases: Sequence[ReportedCase], urgency: int) -> str:
         shown = case_details(cases, report)
-        text = template.render(cases=cases, key=key, anchor=anchors[key], is_open=is_open, shown=shown)
-        room -= len(text.encode())
-        if room < 0:
-            break
-        details[key] = Markup(text)  # noqa: S704 - the template has escaped it
-    return details
+        return of_case.render(cases=cases, key=key, anchor=anchors[key], is_open=urgency == 0, shown=shown)
+
+    def plots(kernel: str) -> str:
+        return of_kernel.render(name=kernel, kernel=shown_kernel(groups[kernel], report))
+
+    for kernel, own in groups.items():
+        yield _Part(name=kernel, of_case=False, urgency=PLOTS_URGENCY, render=partial(plots, kernel))
+        for key, cases in own.items():
+            urgency = min(map(_urgency, cases))
+            render = partial(details, key, cases, urgency)
+            yield _Part(name=key, of_case=True, urgency=urgency, render=render)
 
 
 # -- overview -----------------------------------------------------------------------------------------

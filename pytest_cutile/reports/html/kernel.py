@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_cutile.quantities import counted, format_share
+from pytest_cutile.reports.document import shorten
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, finite, lines_plot, roofline
-from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifier
+from pytest_cutile.reports.html.templates import NAME_CHARACTERS
+from pytest_cutile.reports.report import Figures, Report, ReportedCase
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -21,32 +23,25 @@ SIZES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ShownKernel:
-    """A kernel's plots and the details of its cases."""
+    """What stands above the details of a kernel's cases."""
 
-    name: str
-    id: str
     plots: Sequence[tuple[str, Markup]]
     gpus: Sequence[str]
     """GPUs with figures; two or more stand side by side."""
     side_by_side: Sequence[tuple[str, Sequence[Figures | None]]]
-    details: Sequence[Markup]
 
 
-def shown_kernel(name: str, by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
+def shown_kernel(by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
     figures = _figures_by_gpu(by_key, report)
     cases = [case for own in by_key.values() for case in own]
     plots = [*_rooflines(cases, figures, report), *_ladders(cases, figures)]
     gpus = sorted(figures)
     keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
-    side_by_side = [(by_key[key][0].name, [figures[gpu].get(key) for gpu in gpus]) for key in keys]
-    return ShownKernel(
-        name=name,
-        id=identifier("kernel", name),
-        plots=plots,
-        gpus=gpus,
-        side_by_side=side_by_side,
-        details=(),
-    )
+    side_by_side = [
+        (shorten(by_key[key][0].name, NAME_CHARACTERS), [figures[gpu].get(key) for gpu in gpus])
+        for key in keys
+    ]
+    return ShownKernel(plots=plots, gpus=gpus, side_by_side=side_by_side)
 
 
 def _figures_by_gpu(
@@ -69,7 +64,7 @@ def _rooflines(
 ) -> Iterator[tuple[str, Markup]]:
     ids = {(case.gpu, case.key): case.id for case in reversed(cases)}
     ids |= {("", case.key): case.id for case in reversed(cases)}
-    names = {case.key: case.name for case in cases}
+    names = {case.key: shorten(case.name, NAME_CHARACTERS) for case in cases}
     for gpu, by_key in sorted(figures.items()):
         platform = report.platforms.get(gpu)
         if platform is None:
@@ -119,18 +114,16 @@ def _ladders(
         unit = next(common, "GB/s")
         lines = []
         for gpu, own in sorted(figures.items()):
-            rates = [
-                (size, case, own[case.key].in_unit(unit)) for size, case in by_size.items() if case.key in own
-            ]
+            timed = [(size, case, own[case.key]) for size, case in by_size.items() if case.key in own]
             dots = [
                 Dot(
                     x=size,
                     y=rate or 0.0,
-                    title=f"{case.name}: {rate:.4g} {unit} ({own[case.key].origin})",
+                    title=f"{shorten(case.name, NAME_CHARACTERS)}: {rate:.4g} {unit} ({one.origin})",
                     href=f"#{case.id}",
                 )
-                for size, case, rate in rates
-                if finite([rate])
+                for size, case, one in timed
+                if finite([rate := one.in_unit(unit)])
             ]
             if len(dots) >= SIZES:
                 lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))

@@ -130,7 +130,7 @@ class Plot:
             )
         titles = Markup(
             '<text x="{}" y="{}" class="end">{}</text>'
-            '<text transform="translate(12 {})rotate(-90)" class="mid">{}</text>'
+            '<text transform="translate(14 {})rotate(-90)" class="mid">{}</text>'
         ).format(right, bottom + 32, self.x_title, (bottom + top) // 2, self.y_title)
         height = bottom + BOTTOM
         svg = Markup(

@@ -9,8 +9,11 @@ import jinja2
 from markupsafe import Markup
 
 from pytest_cutile.quantities import counted, format_change, format_share, format_time
-from pytest_cutile.reports.document import Paragraph, Section, Table, printable
+from pytest_cutile.reports.document import Paragraph, Section, Table, printable, shorten
 from pytest_cutile.reports.html.plots import finite
+
+NAME_CHARACTERS = 80
+"""Of a name in a table; its details have the whole name."""
 
 
 def pages() -> jinja2.Environment:
@@ -35,6 +38,7 @@ def pages() -> jinja2.Environment:
         "share": lambda value: format_share(value) if finite([value]) else "",
         "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
         "counted": counted,
+        "shorten": lambda text: shorten(text, NAME_CHARACTERS),
     }
     return environment
 
