@@ -29,6 +29,8 @@ Such a module has `HELP`, `add_arguments(parser)` and `run(options)`, which retu
 
 BAD_FILE = 2
 """Exit status for files that cannot be used; also that of argparse for a wrong command line."""
+INTERRUPTED = 128 + 2
+"""Exit status of what Ctrl-C ends."""
 CLOSED_PIPE = 128 + 13
 """Exit status when the reader of the output is gone: that of a program ended by SIGPIPE (13)."""
 
@@ -50,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BaselineError, OSError) as error:
         print("pytest-cutile:", " ".join(printable(str(error)).split()), file=sys.stderr)  # noqa: T201
         return BAD_FILE
+    except KeyboardInterrupt:
+        print("pytest-cutile: interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
     try:
         for line in lines:
             print(printable(line))  # noqa: T201

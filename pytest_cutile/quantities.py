@@ -16,6 +16,11 @@ def format_change(change: float) -> str:
     return f"{change:+.1%}".replace("%", " %")
 
 
+def format_commit(commit: str, digits: int = 12) -> str:
+    """Return an abbreviated hash, with "+" where the checkout had changes that are not in the commit."""
+    return f"{commit[:digits]}{'+' * commit.endswith('+')}"
+
+
 def format_share(share: float) -> str:
     """Return a share as whole percents: "72 %"."""
     return f"{share:.0%}".replace("%", " %")

@@ -201,12 +201,14 @@ def test_merge_makes_the_file_and_says_what_was_added(tmp_path, capsys):
 
 def test_merge_says_what_was_dropped(tmp_path, capsys):
     """A slower record is added like any other: a record carries its own reason, and the gate decides."""
-    into = write(tmp_path / "into.json", file(a=entry(day=1), b=entry(day=1)))
-    newer = [record(day, 80.0, 80.0, 80.0, work=MEMORY, moved="accepted", reason="x") for day in range(2, 6)]
+    old = Entry(records=(*entry(day=1).records, *entry(day=2).records))
+    into = write(tmp_path / "into.json", file(a=old, b=entry(day=1)))
+    accepted = record(3, 80.0, 80.0, 80.0, work=MEMORY, moved="accepted", reason="x")
+    newer = [accepted, *(record(day, 80.0, 80.0, 80.0, work=MEMORY) for day in range(4, 8))]
     one = write(tmp_path / "one.json", file(a=Entry(records=tuple(newer))))
     assert main(["merge", one, "--into", into]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "a[c]  +4 sessions, 1 old session dropped",
+        "a[c]  +5 sessions, 1 old session dropped",
         f"{into}: 2 cases, 1 changed",
     ]
 

@@ -196,7 +196,8 @@ def _difference(one: Struct, other: Struct) -> str:
 def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
     """Return baselines without old runs, and without records and sessions that nothing needs any more.
 
-    - Of each case and GPU the newest `MAX_RUNS` runs stay, and those that count as its stored times.
+    - Of each case and GPU the newest `MAX_RUNS` runs stay, those that count as its stored times, and those of
+      its first session and of each that moved the anchor: a history keeps its steps.
     - A record without runs stays if it is the anchor, or after the anchor the newest of its code, work and
       environment that was compared with one kernel.
     - A session stays if a record names it.
@@ -220,11 +221,14 @@ def _pruned_entry(baselines: SpeedBaselines, entry: Entry) -> Entry:
         for regime in ("burst", "sustained")
         for record in _first_timed(baselines, records, regime).values()
     }
+    lasting = timed | {
+        record.session for record in entry.records if record.moved or record is entry.records[0]
+    }
     room: Counter[str] = Counter()  # runs kept, by GPU
     pruned_records = []
     for record in reversed(entry.records):
         gpu = baselines.sessions[record.session].gpu_uuid
-        kept = record.runs if record.session in timed else record.runs[: max(MAX_RUNS - room[gpu], 0)]
+        kept = record.runs if record.session in lasting else record.runs[: max(MAX_RUNS - room[gpu], 0)]
         room[gpu] += len(kept)
         pruned_records.append(replace(record, runs=kept))
     needed = {record.session for record in current[:1]}

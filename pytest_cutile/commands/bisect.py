@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -164,7 +165,9 @@ class Bisection:
                 return BAD, [said, *step.text.splitlines()]
             if step.status != BAD:
                 said = f"the gate {self.gate} says {step.verdict}"
-                return BAD, [f"{bad} is not worse than {self.good}: {said}", *step.text.splitlines()]
+                compared = "is not worse than" if step.status == GOOD else "could not be compared with"
+                status = BAD if step.status == GOOD else CANNOT_TELL
+                return status, [f"{bad} {compared} {self.good}: {said}", *step.text.splitlines()]
             git(tree, "bisect", "start", bad_commit, good_commit, failure="git bisect cannot start")
             arguments = [self.case, f"--good={good_commit}", f"--gate={self.gate}", "--step"]
             arguments += [] if self.arch is None else [f"--arch={self.arch}"]
@@ -190,7 +193,16 @@ class Bisection:
         said = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
         yield from said.partition("\nTo accept it")[0].splitlines()
         changed = git(
-            tree, "diff", "-U0", f"{first}^", first, "--", str(folder), failure=failure
+            tree,
+            "diff",
+            "-U0",
+            "--no-color",
+            "--no-ext-diff",
+            f"{first}^",
+            first,
+            "--",
+            str(folder),
+            failure=failure,
         ).splitlines()
         yield ""
         yield from changed[:MOST_LINES]
@@ -206,9 +218,13 @@ def _walk(tree: Path, command: Sequence[str]) -> int:
         stdout=subprocess.PIPE,
         text=True,
     ) as walk:
-        for line in walk.stdout or ():
-            if line.startswith(("Bisecting: ", "[")):
-                print(printable(line.rstrip()), file=sys.stderr)  # noqa: T201
+        try:
+            for line in walk.stdout or ():
+                if line.startswith(("Bisecting: ", "[")):
+                    print(printable(line.rstrip()), file=sys.stderr)  # noqa: T201
+        except BaseException:
+            walk.terminate()
+            raise
     return walk.returncode
 
 
@@ -221,7 +237,11 @@ def _candidates(tree: Path) -> list[str]:
 
 @contextmanager
 def _worktree(repository: Repository, commit: str) -> Iterator[Path]:
-    """Check a commit out in a folder of its own, so that the user's stays as it is."""
+    """Check a commit out in a folder of its own, so that the user's stays as it is.
+
+    The folder is removed also when the process is told to end, as by `timeout` or a cancelled job.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
         tree = Path(temporary).resolve() / "tree"
         failure = f"git cannot check out {commit}"
@@ -231,3 +251,4 @@ def _worktree(repository: Repository, commit: str) -> Iterator[Path]:
         finally:
             failure = f"git cannot remove its worktree {tree}"
             git(repository.top, "worktree", "remove", "--force", str(tree), failure=failure)
+            signal.signal(signal.SIGTERM, before)

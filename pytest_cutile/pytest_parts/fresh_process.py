@@ -155,6 +155,9 @@ class Server:
         environment[SHARERS_VARIABLE] = str(sharers + AT_ONCE)
         # So that asking whether there is a GPU does not use it: a process that has cannot fork.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        temporary = self._folder / "tmp"  # forks end without removing theirs
+        temporary.mkdir(exist_ok=True)
+        environment["TMPDIR"] = str(temporary)
         changes = {
             SERVER_FOLDER: str(self._folder),
             "perf_baseline": None,

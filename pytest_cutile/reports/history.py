@@ -16,7 +16,7 @@ from pytest_cutile.baselines.entries import (
     environment_changes,
 )
 from pytest_cutile.baselines.select import anchor_of
-from pytest_cutile.quantities import format_change, format_time
+from pytest_cutile.quantities import format_change, format_commit, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
 from pytest_cutile.results import Microseconds, SpeedResult, Spread
 from pytest_cutile.speed.decide import Rule
@@ -239,7 +239,7 @@ def _table(points: Sequence[HistoryPoint]) -> Table:
             Row(
                 (
                     point.at[:10],
-                    point.commit[:12],
+                    format_commit(point.commit),
                     point.gpu_uuid.removeprefix("GPU-")[:8],
                     *("" if us is None else format_time(us) for us in times),
                     "" if point.change is None else format_change(point.change),
@@ -266,7 +266,7 @@ def _table(points: Sequence[HistoryPoint]) -> Table:
 
 def step_text(point: HistoryPoint) -> str:
     """Say between which commits a step lies, and what of the environment changed with it."""
-    first, last = (commit[:12] or "no commit" for commit in (point.since, point.commit))
+    first, last = (format_commit(commit) or "no commit" for commit in (point.since, point.commit))
     step = f"a step of {format_change(point.change or 0.0)} between {first} and {last}"
     return "; ".join([step, *["on another GPU"] * point.on_another_gpu, *point.environment_changes])
 

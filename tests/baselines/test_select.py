@@ -234,11 +234,18 @@ def test_records_without_runs_stay_where_something_needs_them():
     refactored = [record(day, 40.0, fingerprint="def", anchor="abc") for day in (4, 5)]
     left = full(record(1, 40.0), record(2, 40.0, fingerprint="x"), accepted, *refactored, record(6, 40.0))
     records = left.entries["k[c]"].records
-    # The anchor, and the newest of each fingerprint since then: it keeps a refactored case unchanged.
-    assert names(records) == ["s3", "s5", "s20", "s21", "s22", "s23"]
-    assert records[0] == accepted
-    assert records[1] == replace(refactored[1], runs=())
+    # The first, the anchor, and since then the newest of each fingerprint, which keeps a case unchanged.
+    assert names(records) == ["s1", "s3", "s5", "s20", "s21", "s22", "s23"]
+    assert records[1] == accepted
+    assert records[2] == replace(refactored[1], runs=())
     assert left.sessions.keys() == {*names(records)}
+
+
+def test_every_step_of_a_history_stays():
+    steps = [record(1, 40.0), record(2, 50.0, moved="accepted", reason="x"), record(3, 45.0, moved="faster")]
+    kept = full(*steps, record(4, 45.0)).entries["k[c]"].records
+    assert [*kept[:3]] == steps
+    assert names(kept) == ["s1", "s2", "s3", "s20", "s21", "s22", "s23"]
 
 
 def test_environment_changes_are_named():

@@ -178,13 +178,16 @@ def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, worke
     assert found == ({"2", "5"} if workers else {"1", "4"})
 
 
-def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch):
+def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.delenv("PYTEST_CUTILE_RUN", raising=False)
     conftest = paired.path / "conftest.py"
     conftest.write_text(conftest.read_text().partition("def measure_here")[0])
     paired.times(40.0, sustained=54.0)
-    result = run(paired, "-m", "cutile_speed", tests="mykernels")
+    result = run(paired, "-m", "cutile_speed", "-p", "no:cacheprovider", tests="mykernels")
     result.assert_outcomes(failed=1)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("pytest-cutile-")] == []
     result.stdout.fnmatch_lines(
         [
             "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline under sustained load.",

@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 import types
@@ -110,6 +111,7 @@ def _run(message: str, files: list[int], python: str) -> int:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # TMPDIR may be another
     while args and args[0] in FLAGS:
         args.pop(0)
     if args[0] not in ("-c", "-m"):

@@ -56,6 +56,12 @@ def test_a_small_step_shows_where_kernels_were_measured_interleaved():
     assert lines[-1] == "a step of +3.0 % between 0123456789ab and 0123456789ab"
 
 
+def test_uncommitted_changes_are_told():
+    dirty = {"s2": session(2, commit="f" * 40 + "+")}
+    lines = lines_of(entry(record(1, 40.0), record(2, 44.0)), dirty)
+    assert lines[-1] == f"a step of +10.0 % between 0123456789ab and {'f' * 12}+"
+
+
 def test_a_drift_is_a_step_since_the_last_one():
     drift = [record(i, 40.0 * 1.04**i) for i in range(1, 4)]
     later = {f"s{i}": session(i, commit=str(i) * 40) for i in range(1, 4)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.quantities import counted, format_change, format_commit, format_time
 from pytest_cutile.reports.document import printable, shorten
 from pytest_cutile.reports.history import HistoryPoint, step_text
 from pytest_cutile.speed.decide import Estimate
@@ -245,7 +245,7 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
     dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
     for place, point, us in timed:
         of = "this run" if point is run else point.at[:10]
-        title = f"{of} {point.commit[:12]} {format_time(us)}"
+        title = f"{of} {format_commit(point.commit)} {format_time(us)}"
         spread = point.spread(regime)
         title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
@@ -263,7 +263,10 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
     y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
     days = f"sessions, {every[0].at[:10]} to {every[-1].at[:10]}"
     shown = range(len(every) - 1, -1, -len(every) // _MOST_COMMITS)  # the newest one has its label
-    ticks = [(place, "this run" if every[place] is run else every[place].commit[:7]) for place in shown]
+    ticks = [
+        (place, "this run" if every[place] is run else format_commit(every[place].commit, 7))
+        for place in shown
+    ]
     plot = Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
     for number, (place, point) in enumerate(steps):
         at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted, format_change, format_share, format_time
+from pytest_cutile.quantities import counted, format_change, format_commit, format_share, format_time
 from pytest_cutile.reports.document import Paragraph, Section, Table, printable, shorten
 from pytest_cutile.reports.html.plots import finite
 
@@ -38,6 +38,7 @@ def pages() -> jinja2.Environment:
         "share": lambda value: format_share(value) if finite([value]) else "",
         "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
         "counted": counted,
+        "commit": format_commit,
         "shorten": lambda text: shorten(text, NAME_CHARACTERS),
     }
     return environment
