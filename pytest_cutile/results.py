@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from pytest_cutile.quantities import format_change, format_share, format_time
+from pytest_cutile.statistics import LONGEST_US, SHORTEST_US
 from pytest_cutile.verdicts import Reason, Verdict
 
 # Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a
 # baseline would pass everything, or nothing.
-Microseconds = Annotated[float, Meta(gt=1e-4, lt=1e9)]
+Microseconds = Annotated[float, Meta(gt=SHORTEST_US, lt=LONGEST_US)]
 Spread = Annotated[float, Meta(ge=0, lt=1)]
 Amount = Annotated[float, Meta(ge=0, lt=1e30)]
 """Of work per launch, of a rate, or of a limit."""
@@ -334,7 +335,7 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
 
     precedence = 1
     stands_alone = True
-    not_in_junit = Result.not_in_junit | {"measured"}
+    not_in_junit = Result.not_in_junit | {"measured", "code_changes"}
 
     us_per_launch: Microseconds | None = None
     """Time per launch in microseconds: in bursts, or sustained where a launch is too long for bursts."""
@@ -348,6 +349,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None
     """The samples behind these figures."""
+    code_changes: tuple[str, ...] = ()
+    """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
 
     @property
     def _shown_rate(self) -> str:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+SHORTEST_US, LONGEST_US = 1e-4, 1e9
+"""What a time in microseconds is between: else the unit is wrong."""
+
 
 def median(values: Sequence[float]) -> float:
     import statistics  # it takes 10 ms to import, and most runs of pytest measure nothing
@@ -59,8 +62,8 @@ def relative_spread(values: Sequence[float]) -> float:
 
 
 def usable(values: Sequence[float]) -> bool:
-    """Say whether `values` are times at all: at least one, all finite and positive."""
-    return bool(values) and all(math.isfinite(value) and value > 0 for value in values)
+    """Say whether `values` are times in microseconds: at least one, all between 0.1 ns and 1000 s."""
+    return bool(values) and all(SHORTEST_US < value < LONGEST_US for value in values)
 
 
 def sum_of_squares(values: Sequence[float]) -> float:

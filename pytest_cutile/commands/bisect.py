@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.reports.document import printable
-from pytest_cutile.revisions.git import Repository, RevisionError, git
+from pytest_cutile.revisions.git import Repository, RevisionError, git, git_environment
 from pytest_cutile.verdicts import Verdict
 
 HELP = "find the commit since which a case is slower, or its compiled code worse"
@@ -121,11 +121,11 @@ class Bisection:
         """The command that runs the gate on the case."""
         # -P: a project's own folder would hide this installation from the project's old commits.
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["-m", f"cutile_{self.gate}"]
         if self.arch is not None:
             command += ["--arch", self.arch]
         if "::" in self.case:
             return [*command, self.case]
+        command += ["-m", f"cutile_{self.gate}"]
         words = [word for word in re.split(r"\[|\]$", self.case) if _KEYWORD.fullmatch(word)]
         return [*command, "-k", " and ".join(words)]
 
@@ -215,6 +215,7 @@ def _walk(tree: Path, command: Sequence[str]) -> int:
     with subprocess.Popen(  # noqa: S603 - no shell of ours
         ["git", "bisect", "run", *command],  # noqa: S607 - the git that the user has
         cwd=tree,
+        env=git_environment(),
         stdout=subprocess.PIPE,
         text=True,
     ) as walk:

@@ -43,7 +43,8 @@ def _failed_test(report: pytest.TestReport, results: Sequence[Result]) -> Failed
         headline=(crash.message if crash is not None else text).partition("\n")[0],
         place="" if crash is None else f"{crash.path}:{crash.lineno}",
         text=text,
-        command=commands[-1] if commands else shlex.join(["pytest", report.nodeid]),
+        # The first line: of a regression the others accept it.
+        command=commands[-1].partition(" \\\n")[0] if commands else shlex.join(["pytest", report.nodeid]),
         results=tuple(_blamed(results)),
     )
 

@@ -26,7 +26,7 @@ class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The whole message."""
     command: str
-    """Shell command that repeats the test, or accepts its figures."""
+    """Shell command that repeats the test."""
     results: Sequence[Result]
     """The results that failed it."""
 

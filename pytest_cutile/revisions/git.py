@@ -111,13 +111,17 @@ def _extract(top: Path, commit: str, folder: Path, *, failure: str) -> None:
             _extract(top / path, own, folder / path, failure=missing)
 
 
+def git_environment() -> dict[str, str]:
+    """Return this process's environment without what git tells its hooks."""
+    return {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
+
+
 def git(folder: Path, *arguments: str, failure: str, output: IO[bytes] | None = None) -> str:
     """Return what git prints, or write it to `output`. `failure` is what to say if git fails."""
-    environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
     try:
         answer = subprocess.run(  # noqa: S603 - no shell, and no argument that begins with a dash is a user's
             ["git", "-C", str(folder), *arguments],  # noqa: S607 - the git that the user has
-            env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"},
+            env={**git_environment(), "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
             stderr=subprocess.PIPE,

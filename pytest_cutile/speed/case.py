@@ -95,6 +95,8 @@ class SpeedOutcome:
     """What was recorded, or why nothing was."""
     is_pending: bool = False
     """Whether fresh processes have to decide."""
+    code_changes: tuple[str, ...] = ()
+    """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
 
     def result(self, case: SpeedCase) -> SpeedResult:
         figures: dict[str, Any] = {}
@@ -116,6 +118,7 @@ class SpeedOutcome:
             reason=judgement.reason,
             detail=judgement.detail,
             recorded=self.note or "",
+            code_changes=self.code_changes,
             **figures,
         )
 

@@ -106,6 +106,9 @@ class SpeedSuite:
         if self._session.settings.update_baselines:
             self._record()
         for case in cases:
+            if case.decided.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
+                changes = tuple(_compiled_otherwise(case.case, case.comparison))
+                case.outcome = replace(case.decided, code_changes=changes)
             case.outcome = replace(case.decided, failure=self._failure(case))
         self.pending = [case for case in self.pending if case not in cases]
 
@@ -184,7 +187,7 @@ class SpeedSuite:
             baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
             baseline_option=settings.baseline_option,
             names_gpu=settings.xdist_worker,
-            compiled_otherwise=_compiled_otherwise(case.case, comparison),
+            compiled_otherwise=case.decided.code_changes,
         )
 
 

@@ -18,6 +18,7 @@ from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import FailedTest, RunOutcome
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
+from pytest_cutile.reports.html.case import _numbered
 from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
 from pytest_cutile.reports.html.plots import (
     Dot,
@@ -31,7 +32,7 @@ from pytest_cutile.reports.html.plots import (
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import from_json, report_of_baselines, report_of_run, to_json
 from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
-from pytest_cutile.static.facts import CaseFacts
+from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_terminal_summary import NOT_MEASURED, result
@@ -209,23 +210,22 @@ SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("static", "why"),
+    ("changes", "why"),
     [
-        ({"verdict": "regression", "changes": ("worse: spills: 0 -> 64",)}, "worse: spills: 0 -> 64"),
-        ({"changes": tuple(f"different: {n}" for n in range(5))}, "different: 2; and 2 more, see below"),
-        ({"reason": Reason.UNCHANGED}, "the compiled code is the same as the baseline's"),
+        (("worse: spills: 0 -> 64",), "worse: spills: 0 -> 64"),
+        (tuple(f"different: {n}" for n in range(5)), "different: 2; and 2 more, see the message"),
+        (
+            ("the machine code and its launches are the same",),
+            "the machine code and its launches are the same",
+        ),
     ],
 )
-def test_a_slower_case_says_why(static, why):
-    page = page_of(result(**SLOWER), result("static", **{"reason": None, **static}))
-    assert "Why it is slower: " in page.text
+def test_a_slower_case_says_why(changes, why):
+    """By the speed baseline's commit: a static baseline may be of another."""
+    unchanged = result("static", reason=Reason.UNCHANGED)
+    page = page_of(result(**SLOWER, code_changes=changes), unchanged)
     assert why in page.text.partition("Why it is slower: ")[2]
-    assert "Why it is slower" not in page_of(result(), result("static", **{"reason": None, **static})).text
-
-
-def test_nobody_knows_why_without_a_static_verdict():
-    assert "Why it is slower" not in page_of(result(**SLOWER)).text
-    assert "Why it is slower" not in page_of(result(**SLOWER), result("static", **NOT_MEASURED)).text
+    assert "Why it is slower" not in page_of(result(**SLOWER), unchanged).text
 
 
 def test_pairs_show_their_changes_and_how_certain_the_mean_is():
@@ -234,7 +234,7 @@ def test_pairs_show_their_changes_and_how_certain_the_mean_is():
         for n in (0, 0.1, 0.2)
     )
     page = page_of(result(gpu="NVIDIA H200", measured=Measured(blocks=blocks)))
-    assert "Change of each pair, burst, NVIDIA H200" in page.text
+    assert "Change of each pair, burst, first process, NVIDIA H200" in page.text
     (label,) = (one for one in page.attributes("aria-label") if "pairs" in one)
     found = re.fullmatch(r"6 pairs: mean \+10\.1 %, 95 % interval \+(\d+\.\d) % to \+(\d+\.\d) %", label)
     assert found
@@ -266,7 +266,7 @@ def test_the_run_is_the_last_point_of_its_history():
     assert float(hollow[0]["cx"] or 0) == max(float(one or 0) for one in page.attributes("cx"))
     (line,) = (one for one in page.attributes("d") if one.count("L") == 2)  # joined to the sessions before
     assert line.rpartition("L")[2].split()[0] == hollow[0]["cx"]
-    assert "this run ffffffffffff 44 us: a step of +8.9 %" in page.text
+    assert "this run ffffffffffff 44 us, 1: a step of +8.9 %" in page.text
 
 
 def test_a_run_as_fast_as_before_is_no_step():
@@ -476,6 +476,18 @@ def test_a_run_without_a_gpu_shows_no_stored_figure(stored):
     one = result(kernel="s", case="a", key="s[a]", gpu="", us_per_launch=None, rate=None)
     (case,) = report_of_run(RunOutcome(results=[one], baselines=stored / "baselines")).cases
     assert case.figures is None
+
+
+def test_a_kernel_that_counts_bytes_alone_is_drawn_under_the_limit_of_memory():
+    page = page_of(*(result(case=f"fp16-{n}", key=f"k[fp16-{n}]", kernel="k", gpu="NVIDIA H200",
+                            measured=measured(flops=0.0, bytes=n * 1e6)) for n in (64, 128)))  # fmt: skip
+    assert "Bandwidth, NVIDIA H200" in page.text
+    assert "Bandwidth on NVIDIA H200: 2 cases; limit 4800 GB/s" in page.attributes("aria-label")
+
+
+def test_launches_of_one_kernel_are_compared_in_their_order():
+    launches = [LaunchFacts(kernel="k", grid=(1,), code_bytes=8, registers=n) for n in (16, 32)]
+    assert [*_numbered(launches).items()] == [(("k", 0), launches[0]), (("k", 1), launches[1])]
 
 
 def colours(*, dark: bool) -> dict[str, str]:

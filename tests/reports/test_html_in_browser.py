@@ -158,8 +158,8 @@ def test_links_open_what_they_name(ask, browser):
 
 def test_a_link_to_a_row_that_a_filter_hides_shows_it(ask):
     script = """
-      const rows = [...document.querySelectorAll("#table tbody tr")];
-      const row = rows.find((one) => one.textContent.includes("fp16-8x64"));
+      const every = [...document.querySelectorAll("#table tbody tr")];
+      const row = every.find((one) => one.textContent.includes("fp16-8x64"));
       const hidden = [fill("text", "fp16-32"), row.hidden][1];
       location.hash = row.id;
       dispatchEvent(new Event("hashchange"));

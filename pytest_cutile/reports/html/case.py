@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from pytest_cutile.speed.measure.timing import Block, Regime, log_ratio_error, m
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.rules import occupancy_of
 from pytest_cutile.statistics import usable
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.verdicts import Verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -84,7 +84,7 @@ def _sample_plots(gpu: str, measured: Measured) -> Iterator[tuple[str, Markup]]:
                 for now, before in zip(block.current_us, block.baseline_us, strict=False)
             ]
             plot = change_histogram(pairs, estimate([sample], NOISE[Regime(regime)]))
-            yield f"Change of each pair, {regime}, {gpu}", plot
+            yield f"Change of each pair, {regime}, first process, {gpu}", plot
 
 
 def _static(case: ReportedCase) -> list[StaticResult]:
@@ -96,18 +96,14 @@ def _static(case: ReportedCase) -> list[StaticResult]:
 
 
 def _why_slower(case: ReportedCase) -> str:
-    """Return what a slower case was compiled to otherwise than its static baseline; "" if nobody knows."""
+    """Return what a slower case was compiled to otherwise than its baseline kernel; "" if nobody knows."""
     slower = [
         one for one in case.results if isinstance(one, SpeedResult) and one.verdict is Verdict.REGRESSION
     ]
-    for one in _static(case) if slower else ():
-        if one.changes:
-            more = len(one.changes) - _CAUSES
-            return "; ".join([*one.changes[:_CAUSES], *([f"and {more} more, see below"] if more > 0 else [])])
-        if one.reason is Reason.UNCHANGED:
-            return (
-                "the compiled code is the same as the baseline's: look at torch operations, inputs, the GPU"
-            )
+    for one in slower:
+        more = len(one.code_changes) - _CAUSES
+        causes = [*one.code_changes[:_CAUSES], *([f"and {more} more, see the message"] if more > 0 else [])]
+        return "; ".join(causes)
     return ""
 
 
@@ -151,11 +147,11 @@ def _measured(case: ReportedCase) -> str:
 def _compiled(cases: Iterable[ReportedCase]) -> Iterator[list[str]]:
     """Yield a row for each launch: current facts, and the baseline's where they differ ("128 (was 96)")."""
     for arch, (current, baseline) in _facts(cases).items():
-        before = {} if baseline is None else {launch.kernel: launch for launch in baseline.launches}
+        before = {} if baseline is None else _numbered(baseline.launches)
         shown = current or baseline
-        for launch in shown.launches if shown is not None else ():
+        for number, launch in _numbered(shown.launches if shown is not None else ()).items():
             cells = _cells(launch, arch)
-            known = _cells(before[launch.kernel], arch) if launch.kernel in before else cells
+            known = _cells(before[number], arch) if number in before else cells
             yield [
                 arch if current is not None else f"{arch}, stored",
                 launch.kernel,
@@ -164,6 +160,16 @@ def _compiled(cases: Iterable[ReportedCase]) -> Iterator[list[str]]:
                     for cell, old in zip(cells, known, strict=True)
                 ),
             ]
+
+
+def _numbered(launches: Iterable[LaunchFacts]) -> dict[tuple[str, int], LaunchFacts]:
+    """Return launches by their kernel, and by how many launches of that kernel came before."""
+    counts: Counter[str] = Counter()
+    numbered = {}
+    for launch in launches:
+        numbered[launch.kernel, counts[launch.kernel]] = launch
+        counts[launch.kernel] += 1
+    return numbered
 
 
 def _facts(cases: Iterable[ReportedCase]) -> dict[str, tuple[CaseFacts | None, CaseFacts | None]]:

@@ -1,4 +1,4 @@
-"""What the page shows of a kernel: rooflines, throughput over size, and GPUs side by side."""
+"""What the page shows of a kernel: rooflines or bandwidth, throughput over size, and GPUs side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.quantities import counted, format_share
 from pytest_cutile.reports.document import shorten
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, finite, lines_plot, roofline
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, bandwidth, finite, lines_plot, roofline
 from pytest_cutile.reports.html.templates import NAME_CHARACTERS
 from pytest_cutile.reports.report import Figures, Report, ReportedCase
 
@@ -28,19 +28,22 @@ class ShownKernel:
     plots: Sequence[tuple[str, Markup]]
     gpus: Sequence[str]
     """GPUs with figures; two or more stand side by side."""
-    side_by_side: Sequence[tuple[str, Sequence[Figures | None]]]
+    side_by_side: Sequence[tuple[str, str, Sequence[Figures | None]]]
+    """Name, unit, and figures by GPU."""
 
 
 def shown_kernel(by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
     figures = _figures_by_gpu(by_key, report)
     cases = [case for own in by_key.values() for case in own]
-    plots = [*_rooflines(cases, figures, report), *_ladders(cases, figures)]
+    of = cases, figures, report
+    plots = [*_rooflines(*of), *_bandwidths(*of), *_ladders(cases, figures)]
     gpus = sorted(figures)
     keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
-    side_by_side = [
-        (shorten(by_key[key][0].name, NAME_CHARACTERS), [figures[gpu].get(key) for gpu in gpus])
-        for key in keys
-    ]
+    side_by_side = []
+    for key in keys:
+        own = [figures[gpu].get(key) for gpu in gpus]
+        unit = _common_unit(filter(None, own))
+        side_by_side.append((shorten(by_key[key][0].name, NAME_CHARACTERS), unit, own))
     return ShownKernel(plots=plots, gpus=gpus, side_by_side=side_by_side)
 
 
@@ -59,11 +62,17 @@ def _figures_by_gpu(
     return figures
 
 
+def _addresses(cases: Sequence[ReportedCase]) -> dict[tuple[str, str], str]:
+    """Return where the rows of cases are, by GPU and key; "" for a GPU without a row of its own."""
+    own = {(case.gpu, case.key): f"#{case.id}" for case in reversed(cases)}
+    return own | {("", case.key): f"#{case.id}" for case in reversed(cases)}
+
+
 def _rooflines(
     cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
 ) -> Iterator[tuple[str, Markup]]:
-    ids = {(case.gpu, case.key): case.id for case in reversed(cases)}
-    ids |= {("", case.key): case.id for case in reversed(cases)}
+    """Yield a roofline for each GPU, of cases that count operations and bytes."""
+    addresses = _addresses(cases)
     names = {case.key: shorten(case.name, NAME_CHARACTERS) for case in cases}
     for gpu, by_key in sorted(figures.items()):
         platform = report.platforms.get(gpu)
@@ -75,7 +84,7 @@ def _rooflines(
             if one.intensity and tflops and finite([tflops]) and one.dtype in platform.dense_tflops:
                 share = format_share(one.share_of_limit) if one.share_of_limit else ""
                 title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.origin})"
-                target = f"#{ids.get((gpu, key)) or ids['', key]}"
+                target = addresses.get((gpu, key)) or addresses["", key]
                 dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
         if dots:
             peaks = {short_dtype(dtype): platform.dense_tflops[dtype] for dtype in dots}
@@ -85,6 +94,29 @@ def _rooflines(
             count = counted(sum(map(len, dots.values())), "case")
             label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
             yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
+
+
+def _bandwidths(
+    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
+) -> Iterator[tuple[str, Markup]]:
+    """Yield throughput under the limit of memory for each GPU, of cases that count bytes alone."""
+    addresses = _addresses(cases)
+    names = {case.key: shorten(case.name, NAME_CHARACTERS) for case in cases}
+    for gpu, by_key in sorted(figures.items()):
+        platform = report.platforms.get(gpu)
+        limit = 0.0 if platform is None else platform.memory_bandwidth_gb_s
+        dots = []
+        for key, one in by_key.items():
+            rate = None if one.flops else one.in_unit("GB/s")
+            if limit and rate and finite([rate]):
+                title = (
+                    f"{names[key]}: {rate:.4g} GB/s, {format_share(rate / limit)} of the limit ({one.origin})"
+                )
+                target = addresses.get((gpu, key)) or addresses["", key]
+                dots.append(Dot(x=one.bytes / 1e6, y=rate, title=title, href=target))
+        if dots:
+            label = f"Bandwidth on {gpu}: {counted(len(dots), 'case')}; limit {limit:g} GB/s"
+            yield f"Bandwidth, {gpu}", bandwidth(dots, gb_per_s=limit, label=label)
 
 
 def short_dtype(dtype: str) -> str:
@@ -102,6 +134,12 @@ def ladders(names: Iterable[str]) -> dict[str, dict[int, str]]:
     return {pattern: dict(sorted(sizes.items())) for pattern, sizes in found.items()}
 
 
+def _common_unit(figures: Iterable[Figures]) -> str:
+    """Return a unit that all figures have, so that they compare."""
+    shown = [*figures]
+    return next((unit for unit in ("tokens/s", "TFLOPS") if all(one.in_unit(unit) for one in shown)), "GB/s")
+
+
 def _ladders(
     cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]]
 ) -> Iterator[tuple[str, Markup]]:
@@ -110,8 +148,7 @@ def _ladders(
     for pattern, sizes in ladders(by_name).items():
         by_size = {size: by_name[name] for size, name in sizes.items()}
         shown = [own[case.key] for own in figures.values() for case in by_size.values() if case.key in own]
-        common = (unit for unit in ("tokens/s", "TFLOPS") if all(one.in_unit(unit) for one in shown))
-        unit = next(common, "GB/s")
+        unit = _common_unit(shown)
         lines = []
         for gpu, own in sorted(figures.items()):
             timed = [(size, case, own[case.key]) for size, case in by_size.items() if case.key in own]

@@ -226,10 +226,14 @@ def _span(values: Sequence[float]) -> str:
     return f"{format_time(min(values))} to {format_time(max(values))}"
 
 
+def _short_gpu(gpu_uuid: str) -> str:
+    return gpu_uuid.removeprefix("GPU-")[:4] or "GPU"
+
+
 def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint | None = None) -> Markup:
     """Return the recorded times in a regime in their order, and after them the time of a run.
 
-    Each GPU has a colour, and steps are marked. The point of the run is hollow.
+    Each GPU has a colour, as far as there are colours, and steps are marked. The point of the run is hollow.
     """
     times = {place: us for place, point in enumerate(points) if (us := point.us(regime))}
     if not times:
@@ -245,13 +249,16 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
     dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
     for place, point, us in timed:
         of = "this run" if point is run else point.at[:10]
-        title = f"{of} {format_commit(point.commit)} {format_time(us)}"
+        title = f"{of} {format_commit(point.commit)} {format_time(us)}, {_short_gpu(point.gpu_uuid)}"
         spread = point.spread(regime)
         title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
         dot = Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread)
         dots[point.gpu_uuid].append(dot)
-    lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:4] or "GPU", dots=dots[gpu]) for gpu in gpus]
+    own = gpus if len(gpus) <= COLOURS else gpus[: COLOURS - 1]
+    lines = [PlottedLine(name=_short_gpu(gpu), dots=dots[gpu]) for gpu in own]
+    if rest := [dot for gpu in gpus[len(own) :] for dot in dots[gpu]]:
+        lines.append(PlottedLine(name="others", dots=rest, joined=False))
     drawn = [dot for line in lines for dot in line.dots]
     steps = [(place, point) for place, point, _ in timed if point.is_step]
     counts = counted(len(gpus), "GPU"), counted(len(steps), "step")
@@ -328,6 +335,25 @@ def roofline(
     place = f"{max(x.at(highest / gb_per_s * 1e3) - 22, LEFT + 64):.1f}", f"{y.at(highest):.1f}"
     plot.add('<text x="{}" y="{}" dy="12" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
+    return plot.svg(label)
+
+
+def bandwidth(dots: Sequence[Dot], *, gb_per_s: float, label: str) -> Markup:
+    """Return the throughput of cases that count no operations, under the limit of memory.
+
+    Args:
+        dots: The cases: x in MB per launch, y in GB/s.
+        gb_per_s: The limit.
+        label: What the plot shows, in a sentence.
+    """
+    x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=True)
+    high = max(gb_per_s, *(dot.y for dot in dots)) * 1.08
+    y = Axis(low=0, high=high, first=HEIGHT - BOTTOM, last=TOP)
+    plot = Plot(x=x, y=y, x_title="MB per launch", y_title="GB/s")
+    top = f"{y.at(gb_per_s):.1f}"
+    plot.add('<path class="roof" d="M{} {}H{}"/>', x.first, top, x.last)
+    plot.add('<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{gb_per_s:g} GB/s")
+    _draw(plot, [PlottedLine(name="", dots=dots, joined=False)])
     return plot.svg(label)
 
 

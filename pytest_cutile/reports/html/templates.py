@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pytest_cutile.quantities import counted, format_change, format_commit, format_share, format_time
 from pytest_cutile.reports.document import Paragraph, Section, Table, printable, shorten
 from pytest_cutile.reports.html.plots import finite
+from pytest_cutile.reports.report import Figures
 
 NAME_CHARACTERS = 80
 """Of a name in a table; its details have the whole name."""
@@ -36,6 +37,7 @@ def pages() -> jinja2.Environment:
         "number": lambda value: f"{value:.6g}" if finite([value]) else "",
         "change": lambda value: format_change(value) if finite([value]) else "",
         "share": lambda value: format_share(value) if finite([value]) else "",
+        "rate_in": _rate_in,
         "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
         "counted": counted,
         "commit": format_commit,
@@ -50,6 +52,11 @@ def text_of(name: str) -> str:
 
 def _clean(value: Any) -> Any:
     return "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
+
+
+def _rate_in(figures: Figures, unit: str) -> str:
+    rate = figures.in_unit(unit)
+    return f"{rate:.4g} {unit}" if rate is not None and finite([rate]) else ""
 
 
 def _time(us: float | None) -> str:

@@ -157,7 +157,7 @@ def validate(key: str, measurement: Measurement, *, is_paired: bool = False) -> 
                     raise MeasurementFailed(
                         Reason.BAD_SAMPLES,
                         f"{key}: the timer returned {shown} as times per launch (of {len(samples)} samples): "
-                        "not finite and positive. Nothing is compared or recorded; check the timer.",
+                        "not between 0.1 ns and 1000 s. Nothing is compared or recorded; check the timer.",
                     )
     if measurement.exceeded is not None:
         raise MeasurementFailed(Reason.ABOVE_LIMIT, above_limit_message(key, measurement))
