@@ -66,14 +66,15 @@ def test_faster_is_above_one():
     assert row(text, "k ") == ["k", "c", "GB/s", "2.5e+04", "5e+04", "2.00x"]
 
 
-def test_times_are_of_bursts_or_sustained_where_there_are_none():
+def test_times_are_of_one_regime():
     runs = {"both": (run(40.0, sustained_us=80.0),), "long": (run(None, sustained_us=80.0),), "none": ()}
-    one = file(GB10, "sm_121", **{name: entry(runs=each) for name, each in runs.items()})
-    other = file(B300, "sm_103", **{name: entry(20.0) for name in runs})
-    text = report(one, other)
+    others = {"both": entry(20.0), "long": entry(runs=(run(None, sustained_us=20.0),)), "none": entry(20.0)}
+    apart = entry(runs=(run(None, sustained_us=80.0),)), entry(20.0)
+    one = file(GB10, "sm_121", apart=apart[0], **{name: entry(runs=each) for name, each in runs.items()})
+    text = report(one, file(B300, "sm_103", apart=apart[1], **others))
     assert row(text, "both ")[3:] == ["2.5e+04", "5e+04", "2.00x"]
-    assert row(text, "long ")[3:] == ["1.25e+04", "5e+04", "4.00x"]
-    assert "not compared, no times: none[c]" in text
+    assert row(text, "long ")[2:] == ["GB/s,", "sustained", "1.25e+04", "5e+04", "4.00x"]
+    assert "not compared, no times in one regime: apart[c], none[c]" in text
 
 
 def test_metrics_and_geometric_means():

@@ -187,6 +187,8 @@ class Bisection:
         commit = git(tree, "show", "-s", "--format=%h %s (%an, %as)", first, failure=failure)
         yield f"first bad commit: {commit}"
         git(tree, "checkout", "-q", "--detach", first, failure=failure)
+        if self.gate == "speed":
+            yield from self.judge(folder).text.splitlines()[:1]
         alone = Bisection(case=self.case, good=f"{first}^", gate="static", arch=self.arch).judge(folder)
         yield ""
         yield f"compiled code, against {first[:12]}^:"

@@ -41,6 +41,8 @@ class ComparedCase:
     work. The limit that a kernel is nearest to may differ between the platforms; the metric may not."""
     dtype: str | None
     """Dtype of the multiplied operands."""
+    regime: str
+    """Which times are compared, "burst" or "sustained": times of the two do not compare."""
     rates: Sequence[float | None]
     """Of each platform, in `metric`; None where a platform has no time of that work."""
     published: Sequence[bool]
@@ -101,13 +103,13 @@ def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> 
             continue
         works = [work_of(files[place].entries[key]) for place in having]
         alike = [place for place, work in zip(having, works, strict=True) if work == works[0]]
-        times = [_time_us(file, key) if place in alike else None for place, file in enumerate(files)]
+        regime, times = _times_us(key, files, alike)
         if len(alike) < len(having):
             other_work.append(key)
         if any(times[place] is None for place in alike):
             untimed.append(key)
         if sum(time is not None for time in times) > 1:
-            cases.append(_case(key, files, times, having[0]))
+            cases.append(_case(key, files, times, regime, having[0]))
     gpus = {file.gpu for file in files}
     ratios, unmatched = _published_ratios(cases) if {GB10, B300} <= gpus else ({}, [])
     return PlatformComparison(
@@ -132,7 +134,7 @@ def _short_names(files: Sequence[SpeedBaselines]) -> list[str]:
 
 
 def _case(
-    key: str, files: Sequence[SpeedBaselines], times: Sequence[float | None], first: int
+    key: str, files: Sequence[SpeedBaselines], times: Sequence[float | None], regime: str, first: int
 ) -> ComparedCase:
     work = work_of(files[first].entries[key])
     metric, per_launch = next(iter(work.amounts.items()), ("launches/s", 1.0))
@@ -146,17 +148,30 @@ def _case(
         name=name,
         metric=metric,
         dtype=work.dtype,
+        regime=regime,
         rates=[per_launch / (time * 1e-6) if time else None for time in times],
         published=[key in file.entries and not file.entries[key].records for file in files],
     )
 
 
-def _time_us(file: SpeedBaselines, key: str) -> float | None:
-    """Return the time per launch: in bursts, or sustained where a launch is too long for bursts."""
+def _times_us(
+    key: str, files: Sequence[SpeedBaselines], having: Sequence[int]
+) -> tuple[str, list[float | None]]:
+    """Return the regime of which most files have times, in doubt bursts, and the times per launch."""
+    times = {
+        regime: [_time_us(file, key, regime) if place in having else None for place, file in enumerate(files)]
+        for regime in ("burst", "sustained")
+    }
+    regime = max(times, key=lambda regime: sum(time is not None for time in times[regime]))
+    return regime, times[regime]
+
+
+def _time_us(file: SpeedBaselines, key: str, regime: str) -> float | None:
+    """Return the time per launch in a regime; a published one is of either."""
     entry = file.entries[key]
     if not entry.records and entry.published is not None:
         return entry.published.median_us
-    stored = stored_us(file, entry, "burst", "") or stored_us(file, entry, "sustained", "")
+    stored = stored_us(file, entry, regime, "")
     return stored.us if stored is not None else None
 
 
@@ -267,7 +282,9 @@ def _kernels(comparison: PlatformComparison) -> Iterator[Block]:
             f"not compared, other work: {', '.join(comparison.other_work)}", overflow=Overflow.CLIP
         )
     if comparison.untimed:
-        yield Paragraph(f"not compared, no times: {', '.join(comparison.untimed)}", overflow=Overflow.CLIP)
+        yield Paragraph(
+            f"not compared, no times in one regime: {', '.join(comparison.untimed)}", overflow=Overflow.CLIP
+        )
     other = names[1] if len(names) == 2 else "the other platform"  # noqa: PLR2004
     yield Paragraph(f"ratio: {other} over {names[0]}, so above 1x {other} is faster")
     if comparison.nvidias or any(any(case.published) for case in cases):
@@ -290,7 +307,8 @@ def _case_table(comparison: PlatformComparison) -> Table:
             "" if rate is None else f"{rate:.4g}{'p' if is_published else ' '}"
             for rate, is_published in zip(case.rates, case.published, strict=True)
         ]
-        rows.append(_row([case.kernel, case.name, case.metric], rates, case.ratios, [published]))
+        metric = case.metric + ", sustained" * (case.regime == "sustained")
+        rows.append(_row([case.kernel, case.name, metric], rates, case.ratios, [published]))
         for own, one in zip(logs[case.metric], case.ratios, strict=True):
             own.extend([math.log(one)] if one else [])
     for metric, by_platform in sorted(logs.items()):

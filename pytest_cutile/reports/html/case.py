@@ -45,7 +45,7 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
         own = next((result for gpu, result, _ in timed if gpu == series.gpu), None)
         run = (
             None
-            if own is None
+            if own is None or own.is_recorded  # it is in the history already
             else point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
         )
         for regime in headline_regimes(series.points):

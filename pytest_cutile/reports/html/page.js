@@ -62,5 +62,8 @@
     if (target) target.scrollIntoView();
   };
   addEventListener("hashchange", openTarget);
+  addEventListener("click", (event) => { // the address may be the same as before
+    if (event.target.closest("a[href^='#']")) setTimeout(openTarget);
+  });
   openTarget();
 })();

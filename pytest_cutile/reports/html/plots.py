@@ -80,13 +80,14 @@ class Axis:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1,) if len(decades) > 3 else (1, 2, 5)  # noqa: PLR2004 - few decades need more ticks
             ticks = [step * 10.0**decade for decade in decades for step in steps]
-        else:
-            span = self.high - self.low
-            step = 10.0 ** math.floor(math.log10(span / 2))
-            step *= next(many for many in (0.5, 1, 2, 5, 10, 20) if span / (step * many) <= _MOST_TICKS)
-            ticks = [step * number for number in range(math.ceil(self.low / step), int(self.high / step) + 1)]
-        shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
-        return shown[:: -(-len(shown) // (_MOST_TICKS + 1)) or 1]
+            shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
+            if len(shown) > 1:
+                return shown[:: -(-len(shown) // (_MOST_TICKS + 1))]
+        span = self.high - self.low
+        step = 10.0 ** math.floor(math.log10(span / 2))
+        step *= next(many for many in (0.5, 1, 2, 5, 10, 20) if span / (step * many) <= _MOST_TICKS)
+        first, last = math.ceil(self.low / step * 0.9999999), int(self.high / step * 1.0000001)
+        return [step * number for number in range(first, last + 1)]
 
 
 @dataclass(kw_only=True)
