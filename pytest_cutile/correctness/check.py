@@ -157,6 +157,7 @@ def run_check(
         looser=comparison.looser,
         allowed=comparison.allowed,
         bound="; ".join(dict.fromkeys(comparison.bounds.values())),
+        overflowed=comparison.overflowed,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,
         reference_runs=check.runs.count,

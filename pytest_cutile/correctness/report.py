@@ -41,6 +41,8 @@ class CheckReport:
     """Which mutants the check kills; None without `mutation_test`."""
     unguarded: tuple[str, ...] = ()
     """Inputs without NaN around them, and why: "x: requires grad"."""
+    overflowed: tuple[str, ...] = ()
+    """Outputs of 8 bits that overflowed to NaN or Inf where the reference is finite, in words."""
     uncompared: tuple[str, ...] = ()
     """Arguments that the launcher may change and does not return, and the reference leaves alone: whatever is
     in them afterwards was compared with nothing."""

@@ -223,6 +223,7 @@ def _remarks(report: CheckReport) -> Iterator[str]:
     """Yield what is worth saying of a check that passed."""
     if report.tolerance is not None or not report.reference_runs:
         yield report.bound
+    yield from report.overflowed
     for name in report.uncompared:
         yield f"{name} may change, and was compared with nothing"
     for name in report.unguarded:

@@ -45,6 +45,9 @@ class Bound:
     """The same under the noise that the kernel's policy allows besides."""
     common: float = 0.0
     """Relative error that all elements may share."""
+    common_of_operands: float = 0.0
+    """What of it comes from operands of products that lie so close together that all are rounded in one
+    direction: more than chance moves an element by."""
 
     def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `(sigma, bias)` for the block `exact = y[rows, columns]`: what is random, what is not."""
@@ -67,7 +70,8 @@ class Bound:
         self, exact: torch.Tensor, sigma: torch.Tensor, bias: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return `(b, lowest, highest)` for the exact values of a block and their noise."""
-        b = bias.add(sigma, alpha=self.model.sigmas)
+        b = bias.add(sigma, alpha=self.model.sigmas).add_(exact.abs(), alpha=self.common_of_operands)
+        b = torch.where(exact.isfinite(), b, 0.0)
         return b, convert(exact - b, self.target), convert(exact + b, self.target)
 
     def outside(self, out: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -268,7 +272,13 @@ def _compare_floats(
         unit = spacing(y, target)
         usable = got.isfinite() & (y.abs() + b <= target.max_finite)
         mismatch.add(
-            got, y, rounded, *here, ulp=unit, sigma=sigma, bias=bias, common=bound.common, usable=usable
+            *(got, y, rounded, *here),
+            ulp=unit,
+            sigma=sigma,
+            bias=bias,
+            common=bound.common,
+            shift=bound.common_of_operands,
+            usable=usable,
         )
         beyond = (distance - 0.5 * unit).clamp_(min=0.0)
     else:

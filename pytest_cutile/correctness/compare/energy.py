@@ -124,31 +124,36 @@ class Mismatch:
         sigma: torch.Tensor,
         bias: torch.Tensor,
         common: float,
+        shift: float,
         usable: torch.Tensor,
     ) -> None:
         """Add a block of exact values y, R(y) and what the kernel `got`, at unique rows of the output.
 
         `ulp` is the spacing of the output's dtype at y, `sigma` the standard deviation of the noise, `bias`
-        the largest systematic error and `common` the relative error that all elements may share. Special
-        values and elements near an overflow are not `usable`.
+        the largest systematic error, `common` the relative error that all elements may share, and `shift`
+        what of it moves single elements by more than `sigma`. Special values and elements near an overflow
+        are not `usable`.
         """
         ulp = torch.maximum(
             ulp, (sigma + bias).div_(_MOST_NOISE)
         )  # of zero among numbers it is next to nothing
         error = ((got - rounded) / ulp).clamp_(-_MOST_ULPS, _MOST_ULPS)
         value = torch.where(usable, y / ulp, 0.0)
-        noise, shift = sigma / ulp, bias / ulp
-        weight = noise.square().addcmul_(shift, shift).add_(1.0 / LARGEST).reciprocal_()
+        noise, systematic = sigma / ulp, bias / ulp
+        weight = noise.square().addcmul_(systematic, systematic).add_(1.0 / LARGEST).reciprocal_()
         weight = torch.where(usable, weight, 0.0)
         error = torch.where(usable, error, 0.0)
         side = (y - rounded) / ulp
-        distance = side.abs().add_(shift)
-        mean, energy = (
-            expectation.double()
-            for expectation in expected_jumps(
-                torch.where(usable, distance, 0.0).float(), torch.where(usable, noise, 0.0).float()
-            )
-        )
+        distance = side.abs().add_(systematic)
+
+        def expected(distance: torch.Tensor) -> Iterator[torch.Tensor]:
+            known = (torch.where(usable, one, 0.0).float() for one in (distance, noise))
+            return map(torch.Tensor.double, expected_jumps(*known))
+
+        mean, random = expected(distance)
+        energy = random
+        if shift:  # the slope knows it as `common`
+            _, energy = expected(distance.add(value.abs(), alpha=shift))
         weighted = weight * value
         sums = (weight * error * error, weight * energy, weighted * error, weighted * value)
         for index, total in enumerate(sums):
@@ -156,8 +161,8 @@ class Mismatch:
             self._of_columns[index, columns] += total.sum(0)
         self._mean += (weighted * side.sign_() * mean).sum()
         weighted.abs_()
-        self._bias += (weighted * torch.where(usable, shift, 0.0)).sum() + common * sums[3].sum()
-        self._variance += (weighted * weighted * energy).sum()
+        self._bias += (weighted * torch.where(usable, systematic, 0.0)).sum() + common * sums[3].sum()
+        self._variance += (weighted * weighted * random).sum()
         self._step = torch.maximum(self._step, weighted.max())
 
     @functools.cached_property
@@ -222,7 +227,8 @@ class Mismatch:
         chance = _rare(self._step, self._variance, math.log(2 / FALSE_ALARM)).item()
         for sums in (self._of_rows, self._of_columns):
             # Noise that is common to a row makes their sums vary more than their elements do; so for columns.
-            terms = float(sums[3].sum().square() / sums[3].square().sum())
+            weights = sums[3] / sums[3].max()  # whose squares are no subnormal numbers
+            terms = float(weights.sum().square() / weights.square().sum())
             if terms < _FEWEST:
                 return None, 0.0
             residual = float((sums[2] - slope * sums[3]).square().sum()) * terms / (terms - 1)

@@ -133,22 +133,31 @@ class OutputsComparison:
             if part.is_whole:
                 self.wholes.append(ComparedOutput(name=name, out=out, exact=exact, bound=bound))
 
+    @property
+    def overflowed(self) -> tuple[str, ...]:
+        """Which outputs are NaN or Inf where the exact value is finite, and rightly so; in words."""
+        how = "overflowed to NaN or Inf, as conversions that do not saturate do"
+        return tuple(
+            f"{result.overflowed:,} of {name} {how}"
+            for name, result in self.results.items()
+            if result.overflowed
+        )
+
     def complete_bounds(self) -> None:
         """Say in the bounds what all parts together have shown."""
         for name, out in self.outputs.items():
             if self._rounded[name]:
                 self.bounds[name] += f", {self._rounded[name]:,} of them as rounding makes them"
-            if overflowed := self.results[name].overflowed:
-                how = "as conversions that do not saturate do"
-                self.bounds[name] += f"; {overflowed:,} of {name} overflowed to NaN or Inf, {how}"
             if out.dtype.is_floating_point and self.looser is not None:
                 self.bounds[name] += f"; it allows {self.looser:.3g} times as much (median over elements)"
             if out.dtype.is_floating_point and self.allowed:
                 self.bounds[name] += f"; it allows {self.allowed} (median over elements)"
 
 
-def compare_outputs(outputs: Any, runs: ReferenceRuns, *, title: str) -> OutputsComparison:
-    """Compare all outputs of a launch with the reference."""
+def compare_outputs(
+    outputs: Any, runs: ReferenceRuns, *, title: str, may_refine: bool = True
+) -> OutputsComparison:
+    """Compare all outputs of a launch with the reference, which runs more often where a bound may decide."""
     if not runs.terms.wide:
         outputs = floats_as(torch.float32, outputs)
     outs = dict(named_tensors(outputs, OUTPUT))
@@ -157,7 +166,7 @@ def compare_outputs(outputs: Any, runs: ReferenceRuns, *, title: str) -> Outputs
         comparison = OutputsComparison(outs, runs)
         for part in runs.parts:
             comparison.add_part(part, outputs, title)
-        if not (comparison.fails_nearly and runs.refine()):
+        if not (may_refine and comparison.fails_nearly and runs.refine()):
             comparison.complete_bounds()
             return comparison
 

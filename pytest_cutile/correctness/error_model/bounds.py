@@ -138,6 +138,7 @@ class Bounds:
             operands=self.truth.operands.get(name),
             policy=self.truth.policy.get(name),
             common=math.sqrt(model.value_variance) * model.unit + self._shared_error(name),
+            common_of_operands=self._common_of_operands(name),
         )
         return bound, basis
 
@@ -157,8 +158,10 @@ class Bounds:
         rounded = [self.terms.operands] if name in self.truth.operands else []
         rounded += [] if self.terms.policy.mid is None else [self.terms.policy.mid]
         shared = sum(target.unit_roundoff**2 for target in rounded) + self.terms.policy.exp_error
-        shared += self.truth.policy_common
-        return shared + (self.truth.observed.common_rounding if name in self.truth.operands else 0.0)
+        return shared + self.truth.policy_common + self._common_of_operands(name)
+
+    def _common_of_operands(self, name: str) -> float:
+        return self.truth.observed.common_rounding if name in self.truth.operands else 0.0
 
     def looseness(
         self, name: str, out: torch.Tensor, exact: torch.Tensor, given: GivenTolerance, elements: int

@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch._decomp import decomposition_table
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cutile.correctness.error_model.injection import CHUNK, Injector, inexact_in, on_result
+from pytest_cutile.correctness.error_model.injection import CHUNK, Calls, Injector, inexact_in, on_result
 from pytest_cutile.correctness.error_model.operators import (
+    COMPARES,
+    COMPOSED,
     DISCONTINUOUS,
     MOVES,
     PRODUCTS,
@@ -26,6 +29,7 @@ from pytest_cutile.correctness.error_model.operators import (
     is_float64,
     is_view,
     jumping,
+    writes_in_place,
 )
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
@@ -49,6 +53,7 @@ _KEEPS_VALUES = frozenset(
 _ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "square", "clamp", "clamp_min", "clamp_max"})
 _DECIDED = MOVES | SELECTIONS | DISCONTINUOUS
 _SAMPLE = 1 << 14  # elements
+_MOST_COMPARED = 4
 _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
@@ -70,6 +75,8 @@ class Observer(Injector):
         self.longest_sum = 1
         self.rounds_to: dict[str, None] = {}
         """Dtypes narrower than float32 that intermediate results are rounded to."""
+        self.compared: list[torch.Tensor] = []
+        """What was sorted, or looked for its largest or smallest values: the first few tensors."""
         self._adds_only = True
         """Whether every operator so far was a product or sum of whole numbers, or kept its values."""
         self._number = 0
@@ -103,6 +110,8 @@ class Observer(Injector):
         result = func(*args, **kwargs)
         self.computes |= bool(given)
         self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
+        if name in COMPARES and given and len(self.compared) < _MOST_COMPARED and given[0].numel() <= CHUNK:
+            self.compared.append(given[0].clone())
         if (jumps := jumping(func, args, result)) is not None:
             self._see_discontinuity(args, result, jumps)
         has_exact_operands = all(map(self._has_exact, tensors_in((args, kwargs))))
@@ -219,10 +228,15 @@ def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
     return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())
 
 
+def _sigmoid(x: torch.Tensor) -> torch.Tensor:
+    return 1.0 / (1.0 + (-x).exp())
+
+
 class IntermediateRounding(Injector):
     """Rounds intermediate results to `target`, and measures what that gives all elements in common.
 
-    Results of rounded operands lie on few values, as those of a kernel do.
+    Results of rounded operands lie on few values, as those of a kernel do. Functions that a kernel writes as
+    several operations, x sigmoid(x) for one, round within, too.
     """
 
     def __init__(self, target: FloatFormat) -> None:
@@ -235,8 +249,13 @@ class IntermediateRounding(Injector):
         return math.sqrt(self._squares)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = base_name(func)
+        made_of = _sigmoid if name == "sigmoid" else decomposition_table.get(func)
+        if name in COMPOSED and made_of is not None and not writes_in_place(func):
+            with Calls(self):
+                return made_of(*args, **kwargs)
         result = func(*args, **kwargs)
-        if base_name(func) in MOVES or is_view(func):
+        if name in MOVES or is_view(func):
             return result
         return on_result(func, args, result, self._round)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cutile.correctness.error_model.operators import (
     FUNCTIONS,
@@ -51,13 +53,37 @@ class Injector:
         return func(*args, **kwargs)
 
 
+class Calls(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
+    """Shows an injector every operator that runs."""
+
+    def __init__(self, injector: Injector) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self._injector = injector
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch keeps its compiler out of modes, and to do so imports it: a second and more per process
+        return "torch._dynamo" in sys.modules
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return self._injector.call(func, args, kwargs or {})
+
+
 class OperandNoise(Injector):
-    """Rounds operands of matrix products at random, equal values equally; by `scale` roundings."""
+    """Rounds operands of matrix products, by `scale` roundings, in the direction of a grid that shifts.
+
+    Each run rounds multiples of the operands, by a factor of its own. So equal values are rounded equally,
+    those that lie far apart independently, and those that lie closer together than two numbers of the format
+    in one direction, as a kernel rounds them: their errors add up in a sum.
+    """
 
     def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
         self.run = run
         self.operands = operands
         self.unit = scale * operands.unit_roundoff
+        # Between 1/2 and 1, so that nothing overflows.
+        self.factor = 2.0 ** -math.modf((run + 1) * _IRRATIONAL[0])[0]
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if base_name(func) in PRODUCTS:
@@ -74,7 +100,9 @@ class OperandNoise(Injector):
             return tensor
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
-        noise = noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
+        scaled = tensor * self.factor
+        is_up = round_to(scaled, operands) > scaled
+        noise = torch.where(is_up, _UNIFORM * self.unit, -_UNIFORM * self.unit).mul_(magnitude).add_(tensor)
         return torch.where(inexact, noise, tensor)
 
 
@@ -267,8 +295,37 @@ class PolicyNoise(AccumulationNoise):
             result = on_result(func, args, result, lambda tensor: approximate(tensor, unit))
         return result
 
+    def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
+        """Return the result of a function, where it is small for `mid` with errors of its smallest numbers.
+
+        What a kernel multiplies them with may be large: silu(x) is x sigmoid(x).
+        """
+        result = super()._perhaps_flushed(result, given)
+        least = math.ldexp(1.0, self.rounding.min_exponent)
+
+        def move(values: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
+            limit = least * (1.0 + arguments[0].abs()) if arguments else torch.full_like(values, least)
+            error = self._by(limit, self.scale * self.rounding.unit_roundoff) - limit
+            return torch.where(values.abs() < limit, values + error, values)
+
+        if not is_float64(result):
+            return result
+        same_shape = is_float64(given) and given.shape == result.shape
+        return _in_chunks(move, result, *([given] if same_shape else []))
+
     def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         return self._by(tensor, unit) if is_float64(tensor) else tensor
+
+    def _moved(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        """Return `tensor` with errors of `unit`, no smaller below the smallest normal number of `mid`."""
+        moved = super()._moved(tensor, unit)
+        if tensor.is_complex():
+            return moved
+        # The errors of what is smaller are not smaller.
+        growth = math.ldexp(1.0, self.rounding.min_exponent) / tensor.abs()
+        return torch.where(
+            growth.isfinite(), (moved - tensor).mul_(growth.clamp_(min=1.0)).add_(tensor), moved
+        )
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():

@@ -18,6 +18,8 @@ FUNCTIONS = frozenset(
         *("logaddexp", "logaddexp2"),
     }
 )
+COMPOSED = frozenset({"sigmoid", "silu", "gelu", "mish", "softplus", "elu", "log_sigmoid_forward"})
+"""Functions that a kernel writes as several operations."""
 SUMS = frozenset({"sum", "mean", "var", "std", "linalg_vector_norm", "norm", "logsumexp"})
 # Of sums, the operands measure the partial sums.
 SENSITIVE = (
@@ -59,6 +61,8 @@ DISCONTINUOUS = frozenset(
 )
 SELECTIONS = frozenset({"max", "min", "topk", "sort", "kthvalue", "median"})
 """Their values are continuous, and only their indices jump."""
+COMPARES = SELECTIONS | {"argmax", "argmin", "argsort"}
+"""What finds values by comparing them with each other."""
 CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _MAY_BE_DISCONTINUOUS = DISCONTINUOUS | SELECTIONS | CONVERSIONS
 _NEW = frozenset(

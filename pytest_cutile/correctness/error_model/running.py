@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_cutile.correctness.error_model.injection import Injector
+from pytest_cutile.correctness.error_model.injection import Calls, Injector
 from pytest_cutile.correctness.error_model.parts import OUTPUT, WHOLE, Part, neighbours
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.signatures import parameters_of
@@ -117,17 +115,11 @@ def run_with(
             return tensor.clone()
         return seeing.on_input(tensor.to(torch.float64, copy=True))
 
-    class _Mode(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            # torch keeps its compiler out of modes, and to do so imports it: a second and more per process
-            return "torch._dynamo" in sys.modules
-
+    class _Mode(Calls):  # type: ignore[no-untyped-call, unused-ignore]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            del types
             if preparing:
                 return func(*args, **(kwargs or {}))
-            return seeing.call(func, args, _widened(kwargs or {}))
+            return super().__torch_dispatch__(func, types, args, _widened(kwargs or {}))
 
     def prepare_slice(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal preparing
@@ -144,7 +136,7 @@ def run_with(
 
     given, named = map_leaves(give, tuple(args)), map_leaves(give, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode():  # type: ignore[no-untyped-call]
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode(seeing):
         return reference(*given, **named)
 
 

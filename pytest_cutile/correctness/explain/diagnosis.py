@@ -24,8 +24,8 @@ _ULPS = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (16, "5-16"), (256, "17-256")
 """Upper limits of a histogram's classes, and their names."""
 LARGEST = 1 << 24
 """Elements up to which an output is compared with itself in other layouts: eight float64 copies of it."""
-_TRIED = 4096
-"""Indices of a dimension up to which it is looked for where their values belong."""
+_TRIED = 256
+"""Wrong indices of a dimension that are looked at for where their values belong."""
 _NOISE = 2.0**-5
 """Of the values: larger errors are no rounding."""
 _INDEPENDENT = 0.3
@@ -189,23 +189,19 @@ def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIn
                     f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
                 )
                 return [f"dim {dim}: {first} hold what belongs to {there}"]
-        if place.size <= _TRIED:
-            nearest = _nearest(got, y, dim)
-            moved = [
-                here
-                for here in range(place.first, place.last + 1)
-                if here != nearest[here] and is_from(here, nearest[here], 1)
-            ]
+        nearest = _nearest(got, y, dim, slack)
+        moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
+        if moved:
             # One value everywhere, as zeros are, is like whatever is next to it.
             held = got.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
-            if len(moved) >= size and bool((held != held[0]).any()):
+            if len(moved) >= min(size, _TRIED) and bool((held != held[0]).any()):
                 said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
                 return [f"dim {dim}: {', '.join([*said, *(['...'] if moved[2:] else [])])}"]
     return []
 
 
-def _nearest(got: torch.Tensor, y: torch.Tensor, dim: int) -> list[int]:
-    """Return for each index of `dim` the index of `y` that is most like it, by a few random projections."""
+def _nearest(got: torch.Tensor, y: torch.Tensor, dim: int, slack: float) -> dict[int, int]:
+    """Return for wrong indices of `dim` the index of `y` that is most like each, by random projections."""
     rows, others = (
         whole.movedim(dim, 0).reshape(whole.shape[dim], -1).nan_to_num(0.0, 0.0, 0.0) for whole in (got, y)
     )
@@ -213,8 +209,9 @@ def _nearest(got: torch.Tensor, y: torch.Tensor, dim: int) -> list[int]:
     directions = torch.randn(rows.shape[1], _PROJECTIONS, generator=generator, dtype=rows.dtype).to(
         rows.device
     )
-    nearest: list[int] = torch.cdist(rows @ directions, others @ directions).argmin(1).tolist()
-    return nearest
+    wrong = torch.isclose(rows, others, rtol=0.01, atol=slack).logical_not_().any(1).nonzero()[:_TRIED, 0]
+    nearest = torch.cdist((rows @ directions)[wrong], others @ directions).argmin(1)
+    return dict(zip(wrong.tolist(), nearest.tolist(), strict=True))
 
 
 def _layouts(y: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -79,7 +79,13 @@ def explain_mismatch(
         reduction=reduction,
         causes=[
             *(find_reduced(name, out, exact, wrong, runs.call, reduction) if may_run else ()),
-            *find_ties(out, exact, wrong, runs.call.arguments),
+            *find_ties(
+                out,
+                exact,
+                wrong,
+                runs.call.arguments,
+                () if runs.whole is None else runs.whole.observed.compared,
+            ),
         ],
     )
     facts, details, advice = [*explained.facts], [*explained.details], ""

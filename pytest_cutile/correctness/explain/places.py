@@ -22,7 +22,7 @@ _SAMPLE = 1 << 20
 """Elements of a matrix that are looked at for a diagonal, in rows at equal distances."""
 _SCATTERED = 0.01
 """Share of wrong elements up to which they are called few."""
-_SHADES = " .:*#"
+_SHADES = " .-*#"
 _SOME, _MANY = 0.1, 0.5
 SCALE = f"'{_SHADES}' = none, some, > {_SOME:.0%}, > {_MANY:.0%}, all wrong"
 """What the characters mean."""
@@ -139,8 +139,11 @@ def is_scattered(outside: torch.Tensor, bad: int) -> bool:
         return False
     at = outside.nonzero()
     box = 1
-    for dim in range(outside.ndim):
+    for dim, size in enumerate(outside.shape):
         box *= int(at[:, dim].max() - at[:, dim].min()) + 1
+        by_chance = size * (1 - (1 - 1 / size) ** bad)  # indices that so many errors meet
+        if 2 * len({*at[:, dim].tolist()}) < by_chance:
+            return False
     return bad == 1 or bad < box / 4
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.formats import FLOAT32
 from pytest_cutile.tensors.trees import named_tensors
 
-_NEAR = 1e-3
-"""Of the largest value: values that are nearer may be equal where the kernel compares them."""
+_ROUNDINGS = 4.0
+"""Of the compared values in their dtype, or in float32 if they are computed: nearer values may be equal."""
 
 
 def find_ties(
-    out: torch.Tensor, exact: torch.Tensor, wrong: torch.Tensor, arguments: Mapping[str, Any]
+    out: torch.Tensor,
+    exact: torch.Tensor,
+    wrong: torch.Tensor,
+    arguments: Mapping[str, Any],
+    compared: Sequence[torch.Tensor] = (),
 ) -> list[str]:
     """Say that wrong indices, as of argmax and top-k, point at values that are equal, or nearly so.
 
@@ -23,32 +30,44 @@ def find_ties(
         exact: The reference's result.
         wrong: Which elements are wrong.
         arguments: Those of the launch, by name.
+        compared: What the reference sorts or looks for the largest of.
     """
     if out.is_floating_point() or out.is_complex() or out.dtype == torch.bool or not wrong.any():
         return []
-    for argument, value in arguments.items():
-        for name, values in named_tensors(value, argument):
-            for dim in _indexed(values, out):
-                found, expected, where = (
-                    tensor if out.dim() == values.dim() else tensor.unsqueeze(dim)
-                    for tensor in (out.long(), exact.long(), wrong)
-                )
-                if not all(
-                    0 <= int(end) < values.shape[dim] for one in (found, expected) for end in one.aminmax()
-                ):
-                    continue
-                of = values.double()
-                off = float((of.gather(dim, found) - of.gather(dim, expected)).abs()[where].max())
-                near = f"that differ by at most {off:.2g}: ties, where they are rounded"
-                if off <= _NEAR * float(of.abs().max()):
-                    how = near if off else "that are equal: the reference breaks ties otherwise"
-                    return [f"the wrong indices point at values of {name} {how}"]
+    known = [pair for argument, value in arguments.items() for pair in named_tensors(value, argument)]
+    for name, whole in [*known, *(("what the reference compares", values) for values in compared)]:
+        values = whole.flatten() if out.dim() == 0 else whole
+        for dim in _indexed(values, out):
+            off = _farthest(values, out.long(), exact.long(), wrong, dim)
+            at = f"the wrong indices point at values of {name} that are equal"
+            if off == 0:
+                return [f"{at}: the reference breaks ties otherwise"]
+            if off is not None and off <= _ROUNDINGS:
+                return [f"{at} but for {off:.2g} roundings: ties"]
     return []
+
+
+def _farthest(
+    values: torch.Tensor, found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, dim: int
+) -> float | None:
+    """Return by how many roundings wrong values differ from the right ones at most; None: no values there."""
+    if found.dim() < values.dim():
+        found, expected, wrong = (tensor.unsqueeze(dim) for tensor in (found, expected, wrong))
+    if not all(0 <= int(end) < values.shape[dim] for one in (found, expected) for end in one.aminmax()):
+        return None
+    of = values.double()
+    got, right = of.gather(dim, found), of.gather(dim, expected)
+    target = format_of(values.dtype) if values.dtype != torch.float64 else FLOAT32
+    unit = 0.0 if target is None else target.unit_roundoff  # integers are equal or not
+    apart = torch.where(
+        got == right, 0.0, (got - right).abs() / (unit * torch.maximum(got.abs(), right.abs()))
+    )
+    return float(apart[wrong].nan_to_num(nan=math.inf).max())
 
 
 def _indexed(values: torch.Tensor, out: torch.Tensor) -> Iterator[int]:
     """Yield the dimensions of `values` that `out` may have indices of, all others being the same."""
-    if not values.is_floating_point():
+    if values.dtype == torch.bool or values.is_complex():
         return
     for dim in range(values.dim()):
         kept = out.shape if out.dim() < values.dim() else (*out.shape[:dim], *out.shape[dim + 1 :])

@@ -71,3 +71,35 @@ def test_rows_that_a_policy_leaves_exact_have_to_be_exact():
         lambda x, cos, sin: rope(x.float(), cos, sin).to(x.dtype), x, *angles, reference=rope, mid="bfloat16"
     )
     failure(kernel, x, *angles, reference=rope, mid="bfloat16")
+
+
+HALF = {
+    "rms_norm": (
+        lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6),
+        lambda x: (x.half() * (x.half().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).half(),
+        ["small", "outliers"],
+    ),
+    "silu": (
+        torch.nn.functional.silu,
+        lambda x: x.half() * (1 / (1 + (-x.half()).exp())),
+        ["small", "outliers", "normal", "offset"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "dist"), [(name, dist) for name in HALF for dist in HALF[name][2]])
+@pytest.mark.parametrize("out", [torch.float16, torch.bfloat16, torch.float32])
+def test_intermediates_in_half_precision_may_be_subnormal(name, dist, out):
+    """The reference is a function of torch, in which a kernel rounds more than once."""
+    reference, kernel, _ = HALF[name]
+    for seed in range(3):
+        x = tensor(37, 300, dtype="float16", seed=seed, dist=dist)
+        check_kernel(
+            lambda x: kernel(x).to(out),
+            x,
+            reference=reference,
+            reduction=300,
+            mid="float16",
+            vary_layout=False,
+        )
+        failure(lambda x: (1.02 * kernel(x)).to(out), x, reference=reference, reduction=300, mid="float16")

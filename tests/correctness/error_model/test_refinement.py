@@ -80,3 +80,25 @@ def test_what_is_wrong_near_its_bound_still_fails(seed):
     assert "outside the bound" in failure(
         coarse, *rotated(x), reference=rope, mid="bfloat16", vary_layout=False
     )
+
+
+@pytest.mark.parametrize("dist", ["offset", "negative", "normal"])
+@pytest.mark.parametrize("rows", [16, 128])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_product_between_two_that_is_rounded_to_the_inputs_dtype(dist, rows, dtype):
+    """Its values lie closer together than two numbers of the dtype, and all round in one direction."""
+    shapes = ((rows, 64), (64, 128), (128, 32))
+    operands = [tensor(*shape, dtype=dtype, seed=at, dist=dist) / 8 for at, shape in enumerate(shapes)]
+
+    def chained(a, b, c):
+        return ((a.float() @ b.float()).to(a.dtype).float() @ c.float()).to(a.dtype)
+
+    check_kernel(chained, *operands, reference=lambda a, b, c: a @ b @ c, reduction=128, vary_layout=False)
+    with pytest.raises(KernelMismatch):
+        check_kernel(
+            lambda a, b, c: chained(a, b, c) * (1 + 2.0**-5),
+            *operands,
+            reference=lambda a, b, c: a @ b @ c,
+            reduction=128,
+            vary_layout=False,
+        )

@@ -282,7 +282,7 @@ def test_the_picture_shows_the_matrix_with_most_errors():
     lines = message_of(bug, tensor(2, 3, 12, 100)).splitlines()
     start = lines.index("  output[1, 2, :, :], with most errors, 12 x 100, a character for 2 x 4:")
     assert lines[start + 1 : start + 7] == ["    |" + " " * 24 + "#|"] * 6
-    assert lines[start + 7] == "    ' .:*#' = none, some, > 10%, > 50%, all wrong"
+    assert lines[start + 7] == "    ' .-*#' = none, some, > 10%, > 50%, all wrong"
 
 
 @pytest.mark.parametrize("bug", [lambda x: x * 2, at(9.0, 0, 0)])

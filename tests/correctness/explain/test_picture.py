@@ -17,7 +17,7 @@ PICTURE = Picture(
 
 
 def test_shades():
-    assert PICTURE.as_text() == ["| .:*#|", "|     |", "|### #|"]
+    assert PICTURE.as_text() == ["| .-*#|", "|     |", "|### #|"]
     assert PICTURE.caption == "output[<0>, :, :], 3 x 10, a character for 1 x 2"
 
 
