@@ -31,13 +31,19 @@ WRONG = Plant(
 SELECTED = "softmax or bmm or matmul and (520x600x63 or 192x320x448 or 511x313x1023 or 600x521x72)"
 """Cases of the run: enough for plots, few that fail."""
 
+SESSIONS = 3
+"""Recorded before the slower kernel, and one less after it was accepted."""
 
-def commit(clone: Path, plant: Plant) -> None:
-    """Make the plant and commit it: steps of a history lie between commits."""
-    file = clone / plant.file
-    file.write_text(plant.changed(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+def commit(clone: Path, plant: Plant | None = None) -> None:
+    """Make the plant, if there is one, and commit it: steps of a history lie between commits."""
+    if plant is not None:
+        file = clone / plant.file
+        file.write_text(plant.changed(file.read_text(encoding="utf-8")), encoding="utf-8")
     who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
-    subprocess.run(["git", *who, "commit", "-qam", plant.name], cwd=clone, check=True)  # noqa: S607
+    message = "nothing" if plant is None else plant.name
+    command = ["git", *who, "commit", "-qa", "--allow-empty", "-m", message]
+    subprocess.run(command, cwd=clone, check=True)  # noqa: S603 - no shell
 
 
 def run(clone: Path, *options: str) -> None:
@@ -78,12 +84,17 @@ def main() -> None:
         fetch = ["git", "fetch", "-q", "--update-shallow", "origin", refs]
         subprocess.run(fetch, cwd=clone, check=True)
         record = ("-m", "cutile_speed", "-k", options.recorded, "--update-baselines", "--perf-all")
-        run(clone, *record)
+        for _ in range(SESSIONS):
+            commit(clone)
+            run(clone, *record)
         commit(clone, SLOWER)
         commit(clone, WRONG)
         run(clone, "-n", options.workers, "-k", options.select, "--kernel-json=run.json")
         benchmark = ["--benchmark-json=benchmark.json"] if find_spec("pytest_benchmark") else []
         run(clone, *record, "--reason", "planted: a tile of half the width", *benchmark)
+        for _ in range(SESSIONS - 1):
+            commit(clone)
+            run(clone, *record)
         stored = (clone / "baselines").glob("sm_90-nvidia-*.json")
         for file in [clone / "run.json", clone / "benchmark.json", *stored]:
             if file.exists():
