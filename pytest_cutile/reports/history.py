@@ -93,7 +93,7 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
     Each is compared with the anchor whose kernel it measured interleaved, with the session before it on the
     same GPU, or, if there is none, on any GPU of the kind, and with the first session since the last step,
     which finds a drift. The first of these changes that is a step counts, else the one since the session
-    before.
+    before. A step against the anchor lies behind the session before: that one was as fast as the anchor.
     """
     entry = baselines.entries[key]
     anchor = anchor_of(entry)
@@ -132,9 +132,9 @@ def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison
     ]
     comparisons = []
     if point.paired and points:
-        last_moved = max((place for place, one in enumerate(points) if one.moved), default=0)
+        # All sessions since the anchor were as fast as it.
         change = max((one.value for one in point.paired.values()), key=abs)
-        comparisons.append(_Comparison(last_moved, change, PAIRED_STEP, is_paired=True))
+        comparisons.append(_Comparison(len(points) - 1, change, PAIRED_STEP, is_paired=True))
     if timed:
         before = [place for place in timed if points[place].gpu_uuid == point.gpu_uuid] or timed
         settled = [place for place in timed if points[place].is_step] or timed[:1]
