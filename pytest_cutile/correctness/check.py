@@ -325,7 +325,7 @@ def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> b
         try:
             check.compare(again)
         except KernelMismatch as mismatch:
-            mismatch.args = (f"{SECOND_LAUNCH}: {mismatch}",)
+            mismatch.on_launch(SECOND_LAUNCH)
             raise
     return is_same
 
@@ -335,7 +335,7 @@ def _compare_again(launcher: GuardedLauncher, check: _Check, which: str = SECOND
     try:
         check.compare_again(launcher.launch_again())
     except KernelMismatch as mismatch:
-        mismatch.args = (f"{which}: {mismatch}",)
+        mismatch.on_launch(which)
         raise
     except Exception as error:
         error.add_note(which)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 SECOND_LAUNCH = "the second launch, after one that was right"
+WHICH_LAUNCH = 3
+"""Clarity of a failure that says which launch is wrong: more than any pattern of the errors."""
 LATER_LAUNCH = "launch {}, after {} that were right"
 """Begins a message about a launch that was to do the same as the one before it."""
 
@@ -30,6 +32,11 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
         super().__init__(message)
         self.kind = kind
         """What is wrong, as a reason code."""
+
+    def on_launch(self, which: str) -> None:
+        """Say which launch it was, "the second launch": that is the cause."""
+        self.args = (f"{which}: {self}",)
+        self.clarity = WHICH_LAUNCH
 
     def told_as(self, message: str) -> KernelMismatch:
         """Return the same mismatch with another message."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
-from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
+from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
@@ -188,6 +188,7 @@ class Interpreting:
             in_order = wrong is not None and wrong.launch != _REVERSED
             if turns.reversed and not in_order and self._is_right_forward(check_with):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
+                mismatch.clarity = WHICH_LAUNCH
             raise mismatch.told_as(text) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import check_kernel
+from pytest_cutile.correctness.errors import WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launch import SMALL_BYTES
 from pytest_cutile.correctness.guards.memory import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.correctness.guards.redzones import enclose, redzone_bytes
@@ -392,9 +393,11 @@ def test_a_launcher_that_does_not_repeat_itself_is_reported_and_does_not_fail():
 
 def test_another_launch_has_to_be_right_as_well():
     calls = itertools.count(1)
-    text = failure(lambda x: x * next(calls), tensor(4, 4), reference=identity, vary_layout=False)
-    assert text.startswith("the second launch, after one that was right: ")
-    assert "a constant factor" in text
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(lambda x: x * next(calls), tensor(4, 4), reference=identity, vary_layout=False)
+    assert str(caught.value).startswith("the second launch, after one that was right: ")
+    assert "a constant factor" in str(caught.value)
+    assert caught.value.clarity == WHICH_LAUNCH  # of several failures of a kernel, this one is shown
 
     shapes = itertools.count(4, -1)
     text = failure(lambda x: copy(x[: next(shapes)]), tensor(4, 4), reference=identity, vary_layout=False)
