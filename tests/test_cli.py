@@ -363,4 +363,4 @@ def test_history_of_nothing_says_what_there_is(capsys, tmp_path):
     assert main(["history", "fmha", "--baselines", str(tmp_path)]) == 2
     assert "no case has 'fmha' in its name; it knows matmul, softmax" in capsys.readouterr().err
     assert main(["history", "fmha", "--baselines", str(tmp_path / "nowhere")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "there is no such file or folder" in capsys.readouterr().err

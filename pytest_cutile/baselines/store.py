@@ -139,18 +139,6 @@ def _check_speed_file(path: Path) -> None:
         )
 
 
-def speed_files(folder: Path) -> list[SpeedBaselines]:
-    """Return the speed baselines in the files of a folder.
-
-    Raises:
-        BaselineError: the folder is not there, or a file cannot be used.
-    """
-    if not folder.is_dir():
-        raise BaselineError(f"{folder}: there is no such folder")
-    paths = [path for path in sorted(folder.glob("*.json")) if not files.is_static(path)]
-    return [*filter(None, map(files.read_speed, paths))]
-
-
 def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
     """Return the speed and static baselines in a folder, or in one file.
 
