@@ -68,6 +68,25 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: float | None = None
     """Relative change against the baseline; +0.05 is 5 % slower."""
 
+    @property
+    def is_sustained(self) -> bool:
+        """Whether the figures are of launch after launch, not of bursts."""
+        return self.us_per_launch == self.sustained_us_per_launch
+
+    @property
+    def source(self) -> str:
+        """Where they are from, in words: "recorded, sustained"."""
+        return f"{self.origin}{', sustained' * self.is_sustained}"
+
+    def sustained(self) -> Figures:
+        """Return the figures of launch after launch, or else these where no such time is known."""
+        us = self.sustained_us_per_launch
+        if us is None:
+            return self
+        slower = us / self.us_per_launch
+        rate, share = (None if one is None else one / slower for one in (self.rate, self.share_of_limit))
+        return msgspec.structs.replace(self, us_per_launch=us, rate=rate, share_of_limit=share)
+
     def in_unit(self, unit: str) -> float | None:
         """Return TFLOPS, GB/s or tokens/s; None where the work counts none."""
         amount = Work(flops=self.flops, bytes=self.bytes, tokens=self.tokens).amounts.get(unit)

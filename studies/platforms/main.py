@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.store import read_speed, speed_files
+from pytest_cutile.baselines.store import read_all, read_speed
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.quantities import format_ratio, format_share
 from pytest_cutile.reports.html.platforms import render_svg
@@ -68,7 +68,7 @@ def compare(paths: Sequence[Path]) -> PlatformComparison:
         except BaselineError as error:
             raise SystemExit(f"{error}") from error
     else:
-        files = sorted(speed_files(BASELINES), key=lambda file: file.gpu != GB10)
+        files = sorted(read_all(BASELINES)[0], key=lambda file: file.gpu != GB10)
         names = [f"baselines/ ({file.arch})" for file in files]
     if len(files) < 2:
         raise SystemExit("the study platforms compares two files of baselines or more")

@@ -20,6 +20,7 @@ from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
 from pytest_cutile.reports.html.case import _numbered
 from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
+from pytest_cutile.reports.html.kernel import shown_kernel
 from pytest_cutile.reports.html.plots import (
     Dot,
     PlottedLine,
@@ -488,6 +489,19 @@ def test_a_kernel_that_counts_bytes_alone_is_drawn_under_the_limit_of_memory():
 def test_launches_of_one_kernel_are_compared_in_their_order():
     launches = [LaunchFacts(kernel="k", grid=(1,), code_bytes=8, registers=n) for n in (16, 32)]
     assert [*_numbered(launches).items()] == [(("k", 0), launches[0]), (("k", 1), launches[1])]
+
+
+def test_gpus_side_by_side_are_of_one_regime():
+    """A launch that is too long for bursts has sustained times alone."""
+    both, long = Run(burst_us=40.0, sustained_us=50.0), Run(sustained_us=80.0)
+    of_h200 = {"k[a]": entry(record(1, runs=(both,))), "k[b]": entry(record(1, runs=(both,)))}
+    of_gb10 = {"k[a]": entry(record(1, 44.0)), "k[b]": entry(record(1, runs=(long,)))}
+    stored = [baselines(of_h200), baselines(of_gb10, gpu="NVIDIA GB10", arch="sm_121")]
+    report = report_of_baselines(stored, [], {})
+    groups = {case.key: [case] for case in report.cases if case.gpu == "NVIDIA H200"}
+    rows = shown_kernel(groups, report).side_by_side
+    times = [[one.us_per_launch for one in figures if one is not None] for _, _, figures in rows]
+    assert times == [[44.0, 40.0], [80.0, 50.0]]
 
 
 def colours(*, dark: bool) -> dict[str, str]:

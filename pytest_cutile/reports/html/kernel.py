@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_cutile.quantities import counted, format_share
 from pytest_cutile.reports.document import shorten
@@ -17,6 +17,7 @@ from pytest_cutile.reports.report import Figures, Report, ReportedCase
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_Key = TypeVar("_Key")
 SIZES = 3
 """Sizes from which cases are a ladder."""
 
@@ -33,7 +34,8 @@ class ShownKernel:
 
 
 def shown_kernel(by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
-    figures = _figures_by_gpu(by_key, report)
+    known = _figures_by_gpu(by_key, report)
+    figures = {gpu: _in_one_regime(own) for gpu, own in known.items()}
     cases = [case for own in by_key.values() for case in own]
     of = cases, figures, report
     plots = [*_rooflines(*of), *_bandwidths(*of), *_ladders(cases, figures)]
@@ -41,9 +43,9 @@ def shown_kernel(by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -
     keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
     side_by_side = []
     for key in keys:
-        own = [figures[gpu].get(key) for gpu in gpus]
-        unit = _common_unit(filter(None, own))
-        side_by_side.append((shorten(by_key[key][0].name, NAME_CHARACTERS), unit, own))
+        own = _in_one_regime({gpu: known[gpu][key] for gpu in gpus if key in known[gpu]})
+        unit, name = _common_unit(own.values()), shorten(by_key[key][0].name, NAME_CHARACTERS)
+        side_by_side.append((name, unit, [own.get(gpu) for gpu in gpus]))
     return ShownKernel(plots=plots, gpus=gpus, side_by_side=side_by_side)
 
 
@@ -60,6 +62,12 @@ def _figures_by_gpu(
             if case.figures is not None and case.figures.origin == "measured":
                 figures[case.gpu][key] = case.figures
     return figures
+
+
+def _in_one_regime(figures: Mapping[_Key, Figures]) -> dict[_Key, Figures]:
+    """Return sustained figures where one of them has no others: bursts do not compare with those."""
+    is_sustained = any(one.is_sustained for one in figures.values())
+    return {key: one.sustained() if is_sustained else one for key, one in figures.items()}
 
 
 def _addresses(cases: Sequence[ReportedCase]) -> dict[tuple[str, str], str]:
@@ -83,7 +91,7 @@ def _rooflines(
             tflops = one.in_unit("TFLOPS")
             if one.intensity and tflops and finite([tflops]) and one.dtype in platform.dense_tflops:
                 share = format_share(one.share_of_limit) if one.share_of_limit else ""
-                title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.origin})"
+                title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.source})"
                 target = addresses.get((gpu, key)) or addresses["", key]
                 dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
         if dots:
@@ -110,7 +118,7 @@ def _bandwidths(
             rate = None if one.flops else one.in_unit("GB/s")
             if limit and rate and finite([rate]):
                 title = (
-                    f"{names[key]}: {rate:.4g} GB/s, {format_share(rate / limit)} of the limit ({one.origin})"
+                    f"{names[key]}: {rate:.4g} GB/s, {format_share(rate / limit)} of the limit ({one.source})"
                 )
                 target = addresses.get((gpu, key)) or addresses["", key]
                 dots.append(Dot(x=one.bytes / 1e6, y=rate, title=title, href=target))
@@ -156,7 +164,7 @@ def _ladders(
                 Dot(
                     x=size,
                     y=rate or 0.0,
-                    title=f"{shorten(case.name, NAME_CHARACTERS)}: {rate:.4g} {unit} ({one.origin})",
+                    title=f"{shorten(case.name, NAME_CHARACTERS)}: {rate:.4g} {unit} ({one.source})",
                     href=f"#{case.id}",
                 )
                 for size, case, one in timed
