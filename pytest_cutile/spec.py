@@ -97,7 +97,7 @@ class CheckOptions:
 
     Raises:
         ValueError: a value out of its range.
-        TypeError: `fast_acc` is no bool.
+        TypeError: `exp_error` is no number, or what turns something on or off is no bool.
     """
 
     reduction: int = 1
@@ -169,8 +169,12 @@ class CheckOptions:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is not None and not (isinstance(value, Real) and 0 <= value < float("inf")):
                 raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-        if not isinstance(self.fast_acc, bool):
-            raise TypeError(f"fast_acc has to be True or False, got {self.fast_acc!r}")
+        if not isinstance(self.exp_error, Real):
+            raise TypeError(f"exp_error is a relative error, a number; got {self.exp_error!r}")
+        for name in ("fast_acc", "guard", "sampled", "grad", "mutation_test", "vary_layout"):
+            value = getattr(self, name)
+            if not (isinstance(value, bool) or (value is None and name == "vary_layout")):
+                raise TypeError(f"{name} has to be True or False, got {value!r}")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -276,6 +276,8 @@ def test_tiny_values_do_not_make_a_tolerance_infinitely_loose():
     ("options", "said"),
     [
         ({"fast_acc": "yes"}, "fast_acc has to be True or False, got 'yes'"),
+        ({"vary_layout": "yes"}, "vary_layout has to be True or False, got 'yes'"),
+        ({"exp_error": "a"}, "exp_error is a relative error, a number; got 'a'"),
         ({"mutates": "x"}, "mutates is a list of arguments, by name or position; write ['x']"),
         ({"writes": 0}, "writes is a list of arguments, by name or position; write [0]"),
         ({"rtol": "1e-3"}, "rtol must be finite and not negative, got '1e-3'"),
