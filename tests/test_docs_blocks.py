@@ -30,6 +30,7 @@ OURS = {"pytest_cutile", *PROJECT["tool"]["importlinter"]["root_packages"]}
 OTHER_PROGRAMS = {
     ".",
     "cp",
+    "exit",
     "gh",
     "grep",
     "make",
