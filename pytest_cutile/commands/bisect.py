@@ -34,8 +34,9 @@ ONLY_SKIPPED_LEFT = 2
 """Exit status of `git bisect run` when what is left cannot be told apart."""
 MOST_LINES = 60
 """Of a commit's changes, printed."""
-_KEYWORD = re.compile(r"[\w:+\-.\[\]\\/]+")
-"""What pytest takes as one word of an expression after `-k`."""
+_NO_KEYWORD = re.compile(r"[^\w:+\-.\\/]+")
+"""What pytest takes as no part of a word in an expression after `-k`, and brackets."""
+_OPERATORS = ("and", "or", "not", "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +127,7 @@ class Bisection:
         if "::" in self.case:
             return [*command, self.case]
         command += ["-m", f"cutile_{self.gate}"]
-        words = [word for word in re.split(r"\[|\]$", self.case) if _KEYWORD.fullmatch(word)]
+        words = [word for word in _NO_KEYWORD.split(self.case) if word not in _OPERATORS]
         return [*command, "-k", " and ".join(words)]
 
     def _verdict(self, report: Mapping[str, Any]) -> str:
