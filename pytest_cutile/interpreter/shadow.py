@@ -36,9 +36,12 @@ _PATTERNS = MappingProxyType(
         torch.bfloat16: (torch.int16, 0x7FDA),
         torch.float32: (torch.int32, 0x7FC0_5A5A),
         torch.float64: (torch.int64, 0x7FF8_5A5A_5A5A_5A5A),
+        torch.int32: (torch.int32, 0x6B3A_5A5A),
+        torch.int64: (torch.int64, 0x6B3A_5A5A_5A5A_5A5A),
     }
 )
-"""What an uninitialized element holds: a NaN that no arithmetic makes, so that a host's own NaN differs."""
+"""What an uninitialized element holds, so that whatever the host writes differs: a NaN that no arithmetic
+makes, or a large integer that nobody writes."""
 _INTEGERS = MappingProxyType({2: torch.int16, 4: torch.int32, 8: torch.int64})
 
 
@@ -181,9 +184,9 @@ def row_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def poison(tensor: torch.Tensor, *, remember: bool = True) -> None:
-    """Fill a tensor that is made uninitialized, and remember that it is: NaN, or zero where there is none.
+    """Fill a tensor that is made uninitialized with its dtype's pattern, or zero, and remember that it is.
 
-    One-byte floats are zero, too: their one NaN cannot be distinguished from the host's.
+    Floats of one byte and integers of one or two are zero: any value may be the host's.
     """
     if tensor.layout != torch.strided or tensor.is_meta:
         return

@@ -566,9 +566,15 @@ def test_what_the_host_wrote_in_part_is_written_in_part() -> None:
         y.numpy()[3 * N :] = 7  # of which torch knows nothing
         launch(4, kernels.add_in_place, y, N)
         interpreter.check_written([y], ["y"])
-        counts = torch.empty(4 * N, dtype=torch.int32)
-        counts[0] = 0  # zeros are what integers are filled with, so that all counts as written
-        launch(4, kernels.add_in_place, counts, N)
+        small = torch.empty(4 * N, dtype=torch.int16)
+        small[0] = 0  # zeros are what small integers are filled with, so that all counts as written
+        launch(4, kernels.add_in_place, small, N)
+        for dtype in (torch.int32, torch.int64):
+            counts = torch.empty(4 * N, dtype=dtype)
+            counts[:N] = 0
+            launch(1, kernels.add_in_place, counts, N)
+            with pytest.raises(KernelFault, match=rf"y\[{N}\] of \[{4 * N}\], which nothing has written"):
+                launch(4, kernels.add_in_place, counts, N)
 
 
 def test_uninitialized_tensors_of_every_kind_can_be_made() -> None:
