@@ -20,7 +20,9 @@ from pytest_cutile.interpreter.frames import Frame, first_block
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.values import mark_undetermined, origins_of, undetermined
 
-_MOST_ORIGINS = torch.iinfo(torch.int16).max
+_ANY_VALUE = 1 << 14
+"""Bit of an origin's number: the element may be NaN or infinite, which a product with zero is not zero of."""
+_MOST_ORIGINS = _ANY_VALUE - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Undetermined:
     def _number(self, origin: _Origin) -> int:
         key = id(origin.op), origin.kind
         self._origins.setdefault(key, origin)
-        return min([*self._origins].index(key) + 1, _MOST_ORIGINS)
+        return min([*self._origins].index(key) + 1, _MOST_ORIGINS) | _ANY_VALUE
 
     def forbid(
         self,
@@ -89,7 +91,7 @@ class Undetermined:
         bad = origins > 0
         if not bad.any():
             return
-        origin = [*self._origins.values()][int(origins[bad][0]) - 1]
+        origin = [*self._origins.values()][(int(origins[bad][0]) & _MOST_ORIGINS) - 1]
         words = use if isinstance(use, str) else use(bad)
         raise KernelFault(origin.kind, f"{words} what depends on {origin}", block=first_block(frame, bad))
 
@@ -103,6 +105,8 @@ _OF_THEIR_OWN = {
 """Operations that move elements with their origins, and those whose result has origins of its own."""
 _PRODUCTS = {"mmaf", "mmai", "mmaf_scaled"}
 _BYTES = {"pack", "unpack"}
+_FINITE_OF_FINITE = {"select", "mulf", "negf", "absf", "maxf", "minf"}
+"""Operations whose result is finite if their operands are (a mask as floats has no large number to overflow)."""
 
 
 def propagate(frame: Frame, op: Op, result: Any) -> None:
@@ -127,7 +131,12 @@ def propagate(frame: Frame, op: Op, result: Any) -> None:
             return
         for tile, settles in zip(tiles, _settling(op, tiles[0].dtype), strict=False):
             if settles is not None:
-                origins = origins * ~((origins_of(tile) == 0) & (tile == settles))
+                settled = (origins_of(tile) == 0) & (tile == settles)
+                origins = origins * ~(settled & (op.name != "mulf" or origins < _ANY_VALUE))
+        if op.name == "itof":
+            origins = origins & _MOST_ORIGINS
+        elif op.name not in _FINITE_OF_FINITE:
+            origins = origins + (origins > 0) * (~origins & _ANY_VALUE)
         mark_undetermined(result, origins)
 
 
@@ -145,7 +154,7 @@ def _settling(op: Op, dtype: torch.dtype) -> tuple[float | None, float | None]:
     low, high = _range(dtype, signed=op.attributes.get("signed") == "signed")
     ones = 1 if dtype == torch.bool else -1
     by_name: dict[str, tuple[float | None, float | None]] = {
-        **dict.fromkeys(("muli", "mulhii", "andi"), (0, 0)),
+        **dict.fromkeys(("mulf", "muli", "mulhii", "andi"), (0, 0)),
         "ori": (ones, ones),
         **dict.fromkeys(("shli", "shri"), (0, None)),
         "remi": (None, 1),
@@ -175,6 +184,7 @@ def _mark_selected(
     open_ = origins_of(condition)
     open_ = open_.reshape(len(open_), *[1] * (result.dim() - 1)) if open_.dim() < result.dim() else open_
     same = (yes == no) & (origins_of(yes) == 0) & (origins_of(no) == 0)
+    open_ = torch.where(yes.isfinite() & no.isfinite(), open_ & _MOST_ORIGINS, open_)
     mark_undetermined(result, torch.maximum(origins_of(result), open_ * ~same))
 
 

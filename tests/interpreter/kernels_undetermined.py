@@ -117,11 +117,20 @@ def shifted_one(x, _n):
     return ct.sum(ct.where(x < 0, 1, 1) << (x.astype(ct.int32) & 3))
 
 
+def reciprocal_of_a_mask(x, n):
+    return ct.max(1.0 / (x < 0).astype(ct.float32) * inside(n).astype(ct.float32))
+
+
+def chosen_with_itself(x, n):
+    return ct.max(ct.where(x < 0, x, 1.0) * inside(n).astype(ct.float32))
+
+
 USES = (
     *(take_max, take_min, take_argmax, count_positive, count_small, sum_of_integers, max_of_integers),
     *(scanned, sign_bit, multiplied_by_zero, greater_of_both, half_masked, one_side_of_a_product, transposed),
     *(joined, decided, looped, chosen_by, subtracted_from_itself, compared_with_itself),
     *(exclusive_or_with_another, signed_minimum, zero_divided, shifted_one),
+    *(reciprocal_of_a_mask, chosen_with_itself),
 )
 
 
@@ -143,6 +152,14 @@ def compared_under_a_mask(x, n):
 
 def integer_product(x, n):
     return ct.sum(x.astype(ct.int32) * ct.where(inside(n), 1, 0))
+
+
+def product_of_masks(x, n):
+    return ct.sum((x < -3).astype(ct.float32) * inside(n).astype(ct.float32))
+
+
+def product_of_chosen(x, n):
+    return ct.sum(-ct.where(x < -3, 2.0, 1.0) * ct.where(inside(n), 1.0, 0.0))
 
 
 def integer_and(x, n):
@@ -211,6 +228,7 @@ def unused(x, _n):
 
 MASKED = (
     *(where_then_max, compared_then_where, compared_under_a_mask, integer_product, integer_and),
+    *(product_of_masks, product_of_chosen),
     *(same_on_both_sides, limited, reduced_with_its_mask, extracted, unused, unsigned_minimum),
     *(unsigned_maximum, shifted_zero, exclusive_or_with_itself, never_below_zero),
     *(never_above_all, remainder_of_one),
