@@ -321,11 +321,9 @@ class PolicyNoise(AccumulationNoise):
         moved = super()._moved(tensor, unit)
         if tensor.is_complex():
             return moved
-        # The errors of what is smaller are not smaller.
-        growth = math.ldexp(1.0, self.rounding.min_exponent) / tensor.abs()
-        return torch.where(
-            growth.isfinite(), (moved - tensor).mul_(growth.clamp_(min=1.0)).add_(tensor), moved
-        )
+        least = math.ldexp(1.0, self.rounding.min_exponent)
+        is_small = (tensor != 0) & (tensor.abs() < least)
+        return torch.where(is_small, tensor + (moved / tensor - 1.0) * least, moved)
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():

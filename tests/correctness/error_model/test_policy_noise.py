@@ -1,11 +1,15 @@
 """A policy allows roundings of intermediate results, in the elements that have any, and nothing else."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 from pytest_cutile.correctness.check import check_kernel
+from pytest_cutile.correctness.error_model.injection import PolicyNoise
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.tensors.formats import FLOAT16
 from tests.correctness.checking import failure, tensor
 
 
@@ -103,3 +107,15 @@ def test_intermediates_in_half_precision_may_be_subnormal(name, dist, out):
             vary_layout=False,
         )
         failure(lambda x: (1.02 * kernel(x)).to(out), x, reference=reference, reduction=300, mid="float16")
+
+
+@pytest.mark.parametrize("hidden", [1, 3])
+def test_scores_that_a_mask_hides_have_no_noise(hidden):
+    """They are -Inf, of which a rounding would be NaN."""
+    policy = NumericsPolicy(mid=FLOAT16)
+    scores = torch.randn(4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scores[:, :hidden] = -math.inf
+    moved = PolicyNoise(0, policy).call(torch.ops.aten._softmax.default, (scores, -1, False), {})
+    assert bool(moved.isfinite().all())
+    assert not bool(moved[:, :hidden].any())
+    assert not torch.equal(moved, scores.softmax(-1))
