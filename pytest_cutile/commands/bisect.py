@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 
 from pytest_cutile.reports.document import printable
 from pytest_cutile.revisions.git import Repository, RevisionError, git, git_environment
+from pytest_cutile.temporary import temporary_folder
 from pytest_cutile.verdicts import Verdict
 
 HELP = "find the commit since which a case is slower, or its compiled code worse"
@@ -96,7 +96,7 @@ class Bisection:
         """Run the gate on the checkout in `folder`, against the good commit."""
         if not folder.is_dir():
             return Step(verdict="", text="the commit has no folder of this name")
-        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
+        with temporary_folder() as temporary:
             written = Path(temporary) / "report.json"
             done = subprocess.run(  # noqa: S603 - no shell
                 [*self._pytest, f"--perf-baseline=git:{self.good}", f"--kernel-json={written}"],
@@ -246,7 +246,7 @@ def _worktree(repository: Repository, commit: str) -> Iterator[Path]:
     The folder is removed also when the process is told to end, as by `timeout` or a cancelled job.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
+    with temporary_folder() as temporary:
         tree = Path(temporary).resolve() / "tree"
         failure = f"git cannot check out {commit}"
         git(repository.top, "worktree", "add", "-q", "--detach", str(tree), commit, failure=failure)

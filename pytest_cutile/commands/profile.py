@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from pytest_cutile.reports.document import Document
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.profile import profile_document
 from pytest_cutile.reports.text import render_text
+from pytest_cutile.temporary import temporary_folder
 
 HELP = "say what bounds a case, by the GPU's counters (Nsight Compute)"
 
@@ -65,7 +65,7 @@ def profile(case: str, sections: list[str] | tuple[str, ...], report: Path) -> D
     Raises:
         ProfilingError: it was not profiled; the message says why.
     """
-    with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
+    with temporary_folder() as folder:
         described = Path(folder) / "case.json"
         command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts="]
         command += [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import toolchain_versions
+from pytest_cutile.temporary import temporary_folder
 
 _CACHE_FORMAT = "4"
 _ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x0040000  # linux/personality.h
@@ -93,7 +93,7 @@ class Compiler(AbstractContextManager["Compiler"]):
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
         __tracebackhide__ = True
-        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
+        with temporary_folder() as folder:
             source = Path(folder) / "kernel.tileirbc"
             source.write_bytes(job.bytecode)
             return cutile.run_tileiras(source, job, timeout_s=self._timeout_s)

@@ -106,7 +106,7 @@ _OF_THEIR_OWN = {
 _PRODUCTS = {"mmaf", "mmai", "mmaf_scaled"}
 _BYTES = {"pack", "unpack"}
 _FINITE_OF_FINITE = {"select", "mulf", "negf", "absf", "maxf", "minf"}
-"""Operations whose result is finite if their operands are (a mask as floats has no large number to overflow)."""
+"""Operations whose result is finite if their operands are: masks as floats are too small to overflow."""
 
 
 def propagate(frame: Frame, op: Op, result: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_cutile.compiler.toolchain import find_program, toolkit_folders
 from pytest_cutile.profiling.counters import KernelCounters, read_counters
+from pytest_cutile.temporary import temporary_folder
 
 # Names: docs.nvidia.com/nsight-compute, "Nsight Compute CLI" and "Profiling Guide".
 SECTIONS = (
@@ -79,7 +79,7 @@ def collect(
         ProfilingError: there is no ncu, counters may not be read, or nothing was launched.
     """
     ncu = str(find_ncu())
-    with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
+    with temporary_folder() as folder:
         file = report or Path(folder) / "profile.ncu-rep"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)

@@ -18,7 +18,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from pytest_cutile.pytest_parts.options import OPTIONS, SERVER_FOLDER
 from pytest_cutile.settings import SHARERS_VARIABLE
 from pytest_cutile.speed.case import Request
 from pytest_cutile.speed.protocol import Answers, ProcessFiles
+from pytest_cutile.temporary import temporary_folder
 
 if TYPE_CHECKING:
     import pytest
@@ -182,8 +182,7 @@ class Server:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        # What a process started may still write there: that makes no measurement wrong.
-        folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
+        folder = temporary_folder()
         return Path(self._resources.enter_context(folder))
 
     def ask(self, requests: Mapping[str, Request], processes: int) -> list[Answers]:

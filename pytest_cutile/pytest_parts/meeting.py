@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 import threading
 import time
 import traceback
@@ -28,6 +27,7 @@ from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.settings import SHARERS_VARIABLE
 from pytest_cutile.speed.case import Request
 from pytest_cutile.speed.protocol import Answers, take_message, write_message
+from pytest_cutile.temporary import temporary_folder
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""
@@ -188,7 +188,7 @@ class Meeting:
 
     @functools.cached_property
     def _folder(self) -> Path:
-        folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
+        folder = temporary_folder()
         return Path(self._resources.enter_context(folder))
 
     # -- the controller's thread ----------------------------------------------------------------------

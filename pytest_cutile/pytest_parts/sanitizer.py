@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from pytest_cutile.compiler.toolchain import find_tool
 from pytest_cutile.pytest_parts.fresh_process import kill, start_pytest
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
+from pytest_cutile.temporary import temporary_folder
 from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Sanitizing:
         """Run tests under `tool`; return what it finds, None if nothing."""
         count = len(nodeids)
         self._session.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
-        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
+        with temporary_folder() as name:
             log, output, missing = self._run(tool, nodeids, Path(name))
         if log.is_clean and not missing:
             return None

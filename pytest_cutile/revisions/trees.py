@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_cutile.locking import lock_descriptor
 from pytest_cutile.revisions.git import Repository, RevisionError
+from pytest_cutile.temporary import temporary_folder
 
 _TREES_KEPT = 4
 
@@ -25,7 +26,7 @@ def extracted_tree(repository: Repository, commit: str, cache_dir: Path | None) 
     with contextlib.ExitStack() as resources:
         try:
             if cache_dir is None:
-                folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="pytest-cutile-")))
+                folder = Path(resources.enter_context(temporary_folder()))
             else:
                 folder = cache_dir / "revisions"
                 folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_cutile.platforms.lookup import find_architecture
 from pytest_cutile.static.disassembly import Disassembly, read_codes, read_usage
 from pytest_cutile.static.facts import LaunchFacts, SpillLine
 from pytest_cutile.static.remarks import RemarksError, read_remarks
+from pytest_cutile.temporary import temporary_folder
 
 _CACHE_FORMAT = "5"
 # cuda-tile 1.7 launches with no dynamic shared memory; tests/static/test_inspection.py watches it.
@@ -97,7 +97,7 @@ def inspect(compiled: Compiled) -> Inspected:
 
 def inspect_all(compiled: Sequence[Compiled]) -> list[Inspected]:
     """Return the facts of kernels, in their order; those of one architecture are disassembled together."""
-    with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
+    with temporary_folder() as folder:
         cubins = [Path(folder) / f"{number}.cubin" for number in range(len(compiled))]
         for cubin, kernel in zip(cubins, compiled, strict=True):
             cubin.write_bytes(kernel.cubin)

@@ -228,14 +228,24 @@ def bad(old: str, new: str, text: str = GOOD) -> str:
             ENTRY + " / records / 0 / reason': it has control characters",
         ),
         (bad("580.1", r"\u009b31m"), SESSION + r" / environment / driver': it has control characters"),
-        (bad('"driver"', r'"\u001b"'), SESSION + r" / environment': the key '\\x1b' has control characters"),
+        (
+            bad('"driver"', r'"\u001b"'),
+            SESSION + r" / environment': the key '\\x1b' has characters that cannot be seen",
+        ),
         (bad("pytest-cutile 0", r"\u202e"), SESSION + " / by': it has control characters"),
         (bad("NVIDIA H200", r"\u001b[1m"), r"bad entry at key 'gpu': it has control characters"),
         (bad('"gpu": "NVIDIA H200"', '"gpu": ""'), r"bad entry at key 'gpu': '' is not a GPU's name"),
         (bad("580.1", r"\ud800"), SESSION + r" / environment / driver': it has control characters"),
-        (bad('"k[c]"', r'"k[\u001b]"'), r"key 'entries': the key 'k\[\\x1b\]' has control characters"),
-        (bad('"s1": {"at"', r'"\u007f": {"at"'), r"key 'sessions': the key '\\x7f' has control characters"),
-        (bad('"spread"', r'"\u001b"'), r"runs / 0': the key '\\x1b' has control characters"),
+        (bad('"k[c]"', r'"k[\u200b]"'), "the key 'k\\[.u200b\\]' has characters that cannot be seen"),
+        (
+            bad('"k[c]"', r'"k[\u001b]"'),
+            r"key 'entries': the key 'k\[\\x1b\]' has characters that cannot be seen",
+        ),
+        (
+            bad('"s1": {"at"', r'"\u007f": {"at"'),
+            r"key 'sessions': the key '\\x7f' has characters that cannot be seen",
+        ),
+        (bad('"spread"', r'"\u001b"'), r"runs / 0': the key '\\x1b' has characters that cannot be seen"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, message):

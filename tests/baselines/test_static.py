@@ -130,7 +130,7 @@ def test_files_are_sorted_and_a_remark_is_a_line():
         ),
         (
             lambda raw: raw["toolchain"].update({"\x1b": "1"}),
-            r"toolchain': the key '\x1b' has control characters",
+            r"toolchain': the key '\x1b' has characters that cannot be seen",
         ),
         (
             lambda raw: raw["launches"][0].update(kernel="k\udc80"),
@@ -156,7 +156,7 @@ def test_a_key_with_control_characters_is_refused(tmp_path):
     path = tmp_path / "sm_90-static.json"
     BaselineStore(path.parent, path.parent).record_static("sm_90", "k[c]", lambda _: entry())
     path.write_text(path.read_text().replace("k[c]", r"k\u001b[2J[c]"))
-    with pytest.raises(BaselineError, match=r"'entries': the key 'k\\x1b\[2J\[c\]' has control characters"):
+    with pytest.raises(BaselineError, match=r"'entries': the key 'k\\x1b\[2J\[c\]' has characters that cannot be seen"):
         read_static(path, "sm_90")
 
 
