@@ -176,10 +176,12 @@ def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIn
                 return [f"the values are right and in the wrong place: {text}"]
     for place in places:
         dim, size = place.dim, place.count
+        others = [other for other in places if other.dim != dim and other.is_range]
+        near, true = _narrowed(got, others), _narrowed(y, others)
 
-        def is_from(here: int, origin: int, count: int, dim: int = dim) -> bool:
-            own, other = y.narrow(dim, here, count), y.narrow(dim, origin, count)
-            mine = got.narrow(dim, here, count)
+        def is_from(here: int, origin: int, count: int) -> bool:
+            own, other = (true.narrow(dim, at, count) for at in (here, origin))  # noqa: B023 - called here
+            mine = near.narrow(dim, here, count)  # noqa: B023
             return is_like(mine, other) and not is_like(mine, own)
 
         for start in (place.first - size, place.first + size):
@@ -189,15 +191,22 @@ def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIn
                     f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
                 )
                 return [f"dim {dim}: {first} hold what belongs to {there}"]
-        nearest = _nearest(got, y, dim, slack)
+        nearest = _nearest(near, true, dim, slack)
         moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
         if moved:
             # One value everywhere, as zeros are, is like whatever is next to it.
-            held = got.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
+            held = near.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
             if len(moved) >= min(size, _TRIED) and bool((held != held[0]).any()):
                 said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
                 return [f"dim {dim}: {', '.join([*said, *(['...'] if moved[2:] else [])])}"]
     return []
+
+
+def _narrowed(whole: torch.Tensor, places: Sequence[WrongIndices]) -> torch.Tensor:
+    """Return the part of a tensor that ranges of wrong indices enclose."""
+    for place in places:
+        whole = whole.narrow(place.dim, place.first, place.count)
+    return whole
 
 
 def _nearest(got: torch.Tensor, y: torch.Tensor, dim: int, slack: float) -> dict[int, int]:

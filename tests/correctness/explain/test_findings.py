@@ -49,6 +49,16 @@ def swapped(x):
     return x
 
 
+def swapped_in_one_head(x):
+    x[1, 2, [5, 9]] = x[1, 2, [9, 5]]
+    return x
+
+
+def stale_in_one_batch(x):
+    x[0, :, :, 48:] = x[0, :, :, 32:48].clone()
+    return x
+
+
 def stale(x):
     x[..., 48:] = x[..., 32:48].clone()
     return x
@@ -75,6 +85,8 @@ TAIL = slice(96, None)
         (lambda x: x.roll(-1, -2), "shifted by minus one along dim 2"),
         (lambda x: x.flip(1), "dim 1 is reversed"),
         (swapped, "dim 1: 1 holds what belongs to 2, 2 holds what belongs to 1"),
+        (swapped_in_one_head, "dim 2: 5 holds what belongs to 9, 9 holds what belongs to 5"),
+        (stale_in_one_batch, "dim 3: 48 to 63 hold what belongs to 32 to 47"),
         (stale, "dim 3: 48 to 63 hold what belongs to 32 to 47"),
         (times(2, EVERY, 2), "where: dim 1: only index 2 of 4"),
         (
