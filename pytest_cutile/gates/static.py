@@ -111,7 +111,8 @@ class StaticGate(CompilingGate):
         if entry is None:
             judgement = self._without_entry(case, nodeid)
         else:
-            comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
+            if entry.facts.fingerprint != current.fingerprint:
+                comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
             toolchain_changes = environment_changes(entry.toolchain, toolchain)
             judgement = _judge_code(entry.facts, current, comparison, toolchain_changes)
         recorded, note = False, ""

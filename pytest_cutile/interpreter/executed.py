@@ -51,14 +51,17 @@ SECTOR_BYTES = 32
 """What memory moves at least (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 _MOST_BLOCKS = 2**20
 """Blocks that are looked at; of more, a sample."""
-_MOST_PASSES = 2**16
-"""Passes of a loop, of all blocks together, that are looked at; of more, a sample with some of each block."""
+_MOST_PASSES = 2**22
+"""Passes of a loop, of all blocks together, that are looked at; of more, a sample with some of each block, by
+which blocks that walk backwards may seem to share less than they do."""
 _SAMPLE = 32
 """Passes of blocks whose tiles of indices are computed."""
 _MOST_INDICES = 2**22
 """Elements of these tiles together, above which one of them has to do, and none is computed."""
 _EVEN = 1.01
 """By how much the busiest block may exceed the mean of all where blocks count as equal."""
+_GUESSED = 2**20
+"""Numbers that memory may hold, where they are indices."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS_IN_DOUBLE = 30
 _ARRAY_BITS = 44
@@ -72,6 +75,8 @@ _SPECIAL = {
     **{name: {"special": 1, "fp32": 3} for name in ("exp", "log", "sin", "cos", "sqrt")},
     **{name: {"special": 2, "fp32": 8} for name in ("divf", "tan", "sinh", "cosh", "fpowf", "atan2", "remf")},
 }
+_APPROXIMATE = {"special": 1, "fp32": 2}
+"""Of a division or a root that is rounded only approximately (PTX ISA: div.approx, sqrt.approx)."""
 _FLOAT = {"addf", "subf", "mulf", "fma", "maxf", "minf", "absf", "negf", "cmpf", "ceil", "floor", "fpowi"}
 _INTEGER = {
     **dict.fromkeys(("addi", "subi", "andi", "ori", "xori", "shli", "shri", "maxi", "mini", "cmpi"), 1),
@@ -248,6 +253,8 @@ class _Counting:
 
     def _compute(self, op: Op, at: int, scope: Scope) -> Any:
         """Compute a result of an operation that only the launch decides."""
+        if op.name in _LOADS and scope.guesses and _is_index(op.result_types[at]):
+            return _guess(op.result_types[at], scope.size)
         if op.name in _LOADS or op.name in _STORES or op.name not in OPS:
             raise Unknown
         if max(map(_elements, op.result_types)) * scope.size > _MOST_INDICES:
@@ -357,7 +364,7 @@ class _Counting:
         if not types:
             return 0
         double = any(str(type_.element) == "f64" for type_ in types)
-        for pipe, n in _cost(op.name, double=double).items():
+        for pipe, n in _cost(op, double=double).items():
             counts[pipe] += n * max(map(_elements, types))
         return 0
 
@@ -375,7 +382,8 @@ class _Counting:
         size, array = _elements(type_) * itemsize, 0
         busy = weight.nonzero().reshape(-1)
         most = 1 if _elements(type_) > _MOST_INDICES // _SAMPLE else _SAMPLE
-        where = known(scope.of(busy[_spread(len(busy), most)]), op.operands[operand]) if len(busy) else None
+        few = scope.of(busy[_spread(len(busy), most)], guesses=True)
+        where = known(few, op.operands[operand]) if len(busy) else None
         if isinstance(where, ViewValue):
             moved: float = _view_bytes(where, itemsize)
             array = int(where.array.base.reshape(-1)[0]) >> _ARRAY_BITS
@@ -393,6 +401,13 @@ class _Counting:
         counts["moved_bytes"] += moved
         counts["touched_bytes"] += max(0, moved - size)  # of no use to this tile
         return size
+
+
+def _guess(type_: Any, rows: int) -> torch.Tensor:
+    """Return indices that memory may hold, for so many rows: far from each other, as a table's may be."""
+    shape = (rows, *(type_.shape if isinstance(type_, Tile) else ()))
+    numbers = torch.randint(_GUESSED, shape, generator=torch.Generator().manual_seed(0))
+    return numbers.to(torch.int64 if str(type_.element) == "i64" else torch.int32)
 
 
 def _define(op: Op, scope: Scope, makers: Iterable[Maker]) -> None:
@@ -429,11 +444,14 @@ def _elements(type_: object) -> int:
     return math.prod(type_.shape) if isinstance(type_, Tile) else 1
 
 
-def _cost(name: str, *, double: bool) -> Mapping[str, int]:
+def _cost(op: Op, *, double: bool) -> Mapping[str, int]:
+    name = op.name
     if name in _CONVERSIONS:
         return {"conversion64" if double else "conversion": 1}
     if name in _SPECIAL:
-        return {"fp64": _STEPS_IN_DOUBLE} if double else _SPECIAL[name]
+        if double:
+            return {"fp64": _STEPS_IN_DOUBLE}
+        return _APPROXIMATE if op.attributes.get("rounding") == "approx" else _SPECIAL[name]
     if name in _FLOAT:
         return {"fp64" if double else "fp32": 1}
     return {"integer": _INTEGER[name]} if name in _INTEGER else {}

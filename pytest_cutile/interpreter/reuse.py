@@ -100,7 +100,11 @@ def _moved(size: float, asked: Sequence[Tiles], windows: int, at_a_time: int) ->
     rounds = torch.cat([tiles.blocks for tiles in asked]) // at_a_time
     times = (rounds + torch.cat([tiles.within for tiles in asked])) / (int(rounds.max()) + 1)
     distinct, which = torch.unique(torch.cat([tiles.keys for tiles in asked]), return_inverse=True)
-    moved = torch.zeros(windows, len(distinct), dtype=torch.float64)
-    # Of the same tile, the bytes are equal.
-    moved[(times * windows).long(), which] = torch.cat([tiles.bytes for tiles in asked])
-    return float(moved.sum(dim=1).clamp(max=size).sum())
+    cells, sizes = (
+        (times * windows).long() * len(distinct) + which,
+        torch.cat([tiles.bytes for tiles in asked]),
+    )
+    # Of a sample of passes, a tile stands for its neighbours, too: for how many, differs by block.
+    asked_for = torch.bincount(cells, minlength=windows * len(distinct))
+    moved = torch.bincount(cells, sizes, windows * len(distinct)) / asked_for.clamp(min=1)
+    return float(moved.view(windows, -1).sum(dim=1).clamp(max=size).sum())

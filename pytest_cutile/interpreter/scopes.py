@@ -30,11 +30,15 @@ class Scope:
         outer: Scope | None = None,
         index: torch.Tensor | None = None,
         makers: dict[int, Maker] | None = None,
+        *,
+        guesses: bool = False,
     ) -> None:
         self.blocks = blocks
         """The number of the block, by row."""
         self.outer = outer
         self._index = index
+        self.guesses = guesses
+        """Whether indices that memory holds are guessed, rather than unknown."""
         self.makers = {} if makers is None else makers
         self.given: dict[int, torch.Tensor] = {}
         """Values by row that nothing computes."""
@@ -64,19 +68,19 @@ class Scope:
 
     def inner(self, index: torch.Tensor | None = None) -> Scope:
         """Make a scope inside of this one; `index` says of which row each of its rows is."""
-        return Scope(self.blocks if index is None else self.blocks[index], self, index)
+        return Scope(self.blocks if index is None else self.blocks[index], self, index, guesses=self.guesses)
 
-    def of(self, rows: torch.Tensor) -> Scope:
+    def of(self, rows: torch.Tensor, *, guesses: bool = False) -> Scope:
         """Return this scope for some of its rows; what has been computed is computed anew for these."""
         index = rows if self._index is None else self._index[rows]
-        outer = None if self.outer is None else self.outer.of(index)
-        few = Scope(self.blocks[rows], outer, None, self.makers)
+        outer = None if self.outer is None else self.outer.of(index, guesses=guesses)
+        few = Scope(self.blocks[rows], outer, None, self.makers, guesses=guesses)
         few.given = {value: select_blocks(data, rows) for value, data in self.given.items()}
         return few
 
     def under(self, outer: Scope) -> Scope:
         """Return this scope, which has a row for each of `outer`, inside of `outer`."""
-        return Scope(outer.blocks, outer, None, self.makers)
+        return Scope(outer.blocks, outer, None, self.makers, guesses=outer.guesses)
 
 
 # -- makers, but for their first arguments --------------------------------------------------------------

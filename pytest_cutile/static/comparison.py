@@ -89,9 +89,9 @@ def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticR
     yield Change(
         effect=Effect.WORSE if worse else Effect.BETTER,
         quantity=(
-            f"predicted {slower:.1f}x slower: {after.slowest}"
+            f"predicted {slower:.1f}x slower: {after.grown_since(before)}"
             if worse
-            else f"predicted {1 / slower:.1f}x faster: {before.slowest}"
+            else f"predicted {1 / slower:.1f}x faster: {before.grown_since(after)}"
         ),
         baseline=f"{before.us:.3g} us",
         current=f"{after.us:.3g} us",

@@ -68,8 +68,17 @@ class Prediction:
     """The predicted time of a case."""
 
     us: float
-    slowest: str
-    """What takes most of the time: "FP64", "memory", "launches"."""
+    shares: Mapping[str, float]
+    """How much of it each unit takes that decides, in microseconds: "FP64", "memory", "launches"."""
+
+    @property
+    def slowest(self) -> str:
+        """What takes most of the time."""
+        return max(self.shares, key=lambda unit: self.shares[unit])
+
+    def grown_since(self, before: Prediction) -> str:
+        """Return the unit whose share has grown most."""
+        return max(self.shares, key=lambda unit: self.shares[unit] - before.shares.get(unit, 0.0))
 
 
 def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
@@ -92,7 +101,7 @@ def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
         for unit, part in parts.items():
             shares[unit] = shares.get(unit, 0.0) + part * launch.times
             us += part * launch.times
-    return Prediction(us=us, slowest=max(shares, key=lambda unit: shares[unit]))
+    return Prediction(us=us, shares=shares)
 
 
 def _microseconds(

@@ -61,7 +61,10 @@ Rule: TypeAlias = Callable[[Launches], Iterator[Change]]
 
 
 def spills(launches: Launches) -> Iterator[Change]:
-    """Worse when they appear or grow beyond the margin; better when they shrink or vanish as much."""
+    """Worse when they appear or grow beyond the margin; better when they shrink or vanish as much.
+
+    Not better where the code has grown: other instructions need other registers.
+    """
     quantity = "spills, in bytes per thread"
     before, after = _spilled_bytes(launches.baseline), _spilled_bytes(launches.current)
     if before is None or after is None:  # without cuobjdump, nvdisasm still sees the instructions
@@ -72,7 +75,7 @@ def spills(launches: Launches) -> Iterator[Change]:
     effect, detail = Effect.DIFFERENT, ""
     if after > before * (1 + launches.thresholds.margin):
         effect, detail = Effect.WORSE, _spill_places(launches.current)
-    elif after < before * (1 - launches.thresholds.margin):
+    elif after < before * (1 - launches.thresholds.margin) and not _has_grown(launches):
         effect = Effect.BETTER
     yield Change(effect=effect, quantity=quantity, baseline=str(before), current=str(after), detail=detail)
 
@@ -230,6 +233,15 @@ def _tensor_core_rank(mnemonics: str) -> int:
         3 if name.startswith("UTC") else 2 if name.endswith("GMMA") else 1 for name in mnemonics.split(", ")
     ]
     return max(ranks) if mnemonics else 0
+
+
+def _has_grown(launches: Launches) -> bool:
+    """Say whether there are more instructions than before, by more than the margin."""
+    before, after = (
+        sum(launch.instruction_count or 0 for launch in side)
+        for side in (launches.baseline, launches.current)
+    )
+    return after > before * (1 + launches.thresholds.margin)
 
 
 def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:

@@ -156,7 +156,9 @@ def test_a_key_with_control_characters_is_refused(tmp_path):
     path = tmp_path / "sm_90-static.json"
     BaselineStore(path.parent, path.parent).record_static("sm_90", "k[c]", lambda _: entry())
     path.write_text(path.read_text().replace("k[c]", r"k\u001b[2J[c]"))
-    with pytest.raises(BaselineError, match=r"'entries': the key 'k\\x1b\[2J\[c\]' has characters that cannot be seen"):
+    with pytest.raises(
+        BaselineError, match=r"'entries': the key 'k\\x1b\[2J\[c\]' has characters that cannot be seen"
+    ):
         read_static(path, "sm_90")
 
 

@@ -52,6 +52,21 @@ def gelu_gathered_kernel(X, Y, TILE: ConstInt, STRIDE: ConstInt):
 
 
 @ct.kernel
+def gelu_of_rows_kernel(X, ROWS_OF_X, Y, TILE: ConstInt):
+    """Each element comes from where a table says, which the launch does not know."""
+    row = ct.load(ROWS_OF_X, (ct.bid(0),), (TILE,))
+    x = ct.gather(X, row)
+    ct.store(Y, (ct.bid(0),), gelu_of(x.astype(ct.float32)).astype(Y.dtype))
+
+
+@ct.kernel
+def gelu_divided_kernel(X, Y, TILE: ConstInt, APPROXIMATE: ct.Constant[bool]):
+    x = ct.load(X, (ct.bid(0),), (TILE,)).astype(ct.float32)
+    how = ct.RoundingMode.APPROX if APPROXIMATE else ct.RoundingMode.RN
+    ct.store(Y, (ct.bid(0),), ct.truediv(gelu_of(x), x, rounding_mode=how).astype(Y.dtype))
+
+
+@ct.kernel
 def product_kernel(A, B, C, M: ConstInt, N: ConstInt, K: ConstInt, LATENCY: ConstInt, TIMES: ConstInt):
     sums = ct.zeros((M, N), dtype=ct.float32)
     for _ in ct.static_iter(range(TIMES)):
@@ -104,6 +119,12 @@ def gelu(tile=1024, *, kernel=gelu_kernel, times=1, options=(), tiles_per_block=
     grid = (x.numel() // (tile * tiles_per_block),)
     for _ in range(times):
         ct.launch(torch.cuda.current_stream(), grid, kernel, (x, y, tile, *options))
+
+
+def gelu_of_rows(tile=1024):
+    x, y = _vectors()
+    rows = torch.empty(x.numel(), dtype=torch.int32, device="cuda")
+    ct.launch(torch.cuda.current_stream(), (x.numel() // tile,), gelu_of_rows_kernel, (x, rows, y, tile))
 
 
 def gathered_gelu(stride, tile=1024):

@@ -80,6 +80,7 @@ SLOWED: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
     "launched twice": (slowed.gelu, partial(slowed.gelu, times=2), "2.0x slower: memory"),
     "gelu in float64": (slowed.gelu, partial(slowed.gelu, kernel=slowed.gelu_float64_kernel), "FP64"),
     "uncoalesced gather": (slowed.gelu, partial(slowed.gathered_gelu, 32768), "memory"),
+    "gather by a table": (slowed.gelu, slowed.gelu_of_rows, "slower: memory"),
     "the loop run twice": (slowed.product, partial(slowed.product, options=(4, 2)), "slower: "),
     "a K step of 16": (slowed.product, partial(slowed.product, k=16), "slower: "),
     "latency 1": (slowed.product, partial(slowed.product, options=(1, 1)), "slower: "),
@@ -294,6 +295,43 @@ def test_the_busiest_block_is_waited_for():
     counts = {"fp32": 132 * 10**6}
     even, uneven = (predicted({**counts, **more}).us for more in ({}, {"busiest fp32": 66 * 10**6}))
     assert uneven - LAUNCH_US == pytest.approx(66 * (even - LAUNCH_US), rel=1e-3)
+
+
+def test_a_division_that_is_only_approximate_is_fewer_operations():
+    whole, approximate = (
+        counted(partial(slowed.gelu, kernel=slowed.gelu_divided_kernel, options=(how,)))
+        for how in (False, True)
+    )
+    assert approximate["special"] < whole["special"]
+    assert approximate["fp32"] < whole["fp32"]
+
+
+@pytest.mark.parametrize("most", [2**15, 2**22])
+def test_tiles_that_blocks_share_are_counted_the_same_each_time(monkeypatch, most):
+    """Of a loop with very many passes some are looked at."""
+    monkeypatch.setattr("pytest_cutile.interpreter.executed._MOST_PASSES", most)
+    (case,) = (case for case in FMHA.cases if case.name == "fp16-causal-4x32x4096x128")
+    (launch,) = record_launches(compile_case(FMHA, case, "sm_121").run, "sm_121")
+    job = export(launch, "sm_121")
+    counts = [count_executed(job, launch) for _ in range(3)]
+    assert counts[0] is not None
+    assert counts[0] == counts[1] == counts[2]
+    arrays = 4 * 4 * 32 * 4096 * 128 * 2  # Q, K, V and O, of 2 bytes
+    assert counts[0]["touched_bytes"] >= arrays
+    if most == 2**22:  # all passes: K and V of a head stay in the L2
+        assert counts[0]["touched_bytes"] < 1.1 * arrays
+
+
+def test_the_message_names_what_has_grown():
+    """Memory takes most of the time, on both sides."""
+
+    def facts(times: int) -> CaseFacts:
+        launch = replace(FACTS, executed={"touched_bytes": 10**9 // times}, times=times)
+        return CaseFacts(fingerprint=f"{times}", source="s", launches=(launch,))
+
+    text = judged(facts(1), facts(100), "sm_90")[Effect.WORSE]
+    assert text.startswith("predicted 1.9x slower: launches")
+    assert judged(facts(100), facts(1), "sm_90")[Effect.BETTER].startswith("predicted 1.9x faster: launches")
 
 
 def test_a_baseline_without_counts_is_compared_without_a_prediction():

@@ -128,6 +128,12 @@ def test_the_margin_is_the_rules():
     assert effects(changed(stack_bytes=100), changed(stack_bytes=120))[SPILLS] is Effect.WORSE
 
 
+def test_spills_that_vanish_from_code_that_has_grown_are_no_improvement():
+    spilling = changed(stack_bytes=8, instruction_count=1872)
+    assert effects(spilling, changed(stack_bytes=0, instruction_count=1880))[SPILLS] is Effect.BETTER
+    assert effects(spilling, changed(stack_bytes=0, instruction_count=3792))[SPILLS] is Effect.DIFFERENT
+
+
 def test_fewer_blocks_of_more_warps_each_are_only_different():
     wide = replace(LAUNCH, threads=512, registers=128)
     assert effects(case(), case(wide))[BLOCKS] is Effect.DIFFERENT
