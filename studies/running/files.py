@@ -112,6 +112,11 @@ def origin(record: Record) -> str:
         f"Measured {record.date} on {environment}, by `{command}`.",
         "Every launch was compared with its float64 reference before it was timed.",
     ]
+    if len(record.rows) < record.planned:
+        part = f"**Part of it: {len(record.rows)} of {record.planned} rows.** The others were not timed"
+        lines.insert(
+            0, f"{part}, by --only, --budget, an interruption or an error: the same command goes on."
+        )
     lines += [f"Not there: {name}: {why}." for name, why in record.missing.items()]
     lines += [f"Not timed: {key}: {why}" for key, why in record.errors.items()]
     lines += [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,9 +38,10 @@ from tools.gpu_runs.runs import require_gpus, todays_name
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "studies" / "results"
 """Changes of it are no changes of what is measured."""
+SOURCES = ("kernels", "models", "pytest_cutile", "studies", "tools")
 GATE_CHECK_FLOPS = 2e11
-"""Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to a
-dozen times, of every contender. Larger cases are compared coarsely with one reference."""
+"""Operations per launch up to which all of a case is checked by the gate's bounds: they need the float64
+reference up to a dozen times. Of larger cases, a few parts are checked."""
 GATE_CHECK_BYTES = 1e8
 """Likewise, bytes."""
 
@@ -62,22 +65,33 @@ def gpu_timer() -> Timer:
 
 @contextmanager
 def failing_in_words() -> Iterator[None]:
-    """End a command in a line where a user interrupts it, or where its files cannot be written.
+    """End a command in a line where it is interrupted or ended, or where its files cannot be written.
 
     Raises:
         SystemExit: Either.
     """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # of batch systems, and `timeout`
     try:
         yield
     except KeyboardInterrupt:
         raise SystemExit("interrupted: the same command goes on with the rows that are left") from None
     except OSError as error:
-        raise SystemExit(f"{error}") from error
+        raise SystemExit(f"{error}; --output names another folder") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def folder_of_today(timer: Timer, *, quick: bool) -> Path:
     """Return the folder in `RESULTS` for what is measured now."""
     return RESULTS / todays_name(timer.device.name, quick=quick)
+
+
+def positive_seconds(text: str) -> float:
+    """Return a number of seconds that a command line gives."""
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text} is no time")
+    return seconds
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, quick: str) -> None:
@@ -91,7 +105,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, quick: str) -> None:
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument(
         "--budget",
-        type=float,
+        type=positive_seconds,
         default=math.inf,
         metavar="SECONDS",
         help="begin no row after so long; the same command goes on later",
@@ -99,9 +113,22 @@ def add_run_options(parser: argparse.ArgumentParser, *, quick: str) -> None:
 
 
 def environment_here(timer: Timer) -> dict[str, str]:
-    """Return what makes figures comparable: GPU, driver, libraries and commit."""
+    """Return what makes figures comparable: GPU, driver, libraries, commit, and what changed since it."""
     commit = Checkout(ROOT, baselines=RESULTS).commit
-    return {**environment_of(timer), "uuid": timer.device.uuid, "commit": commit}
+    return {
+        **environment_of(timer),
+        "uuid": timer.device.uuid,
+        "commit": commit,
+        "sources": digest_of_sources(ROOT),
+    }
+
+
+def digest_of_sources(root: Path) -> str:
+    """Return a digest of all Python that a study may run, whether it is committed or not."""
+    digest = hashlib.sha256()
+    for file in sorted(file for name in SOURCES for file in (root / name).rglob("*.py")):
+        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def refuse_problems(timer: Timer) -> None:
@@ -157,6 +184,12 @@ def run_study(
     )
     record = read_record(folder / ROWS, new)
     stored = {row.key for row in record.rows}
+    if strange := stored - {row.key for row in rows}:
+        raise SystemExit(
+            f"{folder / ROWS} has rows that {study.name} does not have, {min(strange)} for one; "
+            "choose another --output"
+        )
+    record.planned = sum(not row.contender.missing for row in rows)
     to_time = [row for row in rows if row.key not in stored and not row.contender.missing and only in row.key]
     if not any(only in row.key for row in rows):
         raise SystemExit(f"no row of {study.name} has {only!r} in its name; one is {rows[0].key}")
@@ -313,10 +346,9 @@ class _PreparedCase:
         return self.spec.reference(*args, **kwargs)
 
     def check(self, row: Row) -> None:
-        """Compare a contender with the reference: by the gate's bounds, or coarsely.
+        """Compare a contender with the reference: by the gate's bounds, in a few parts of large cases.
 
-        The gate's bounds are for contenders with a spec of their own, in a few parts of large cases, and for
-        our own kernels where that is affordable.
+        Peers, of which nobody knows what they round, are compared coarsely.
 
         Raises:
             ValueError: It is wrong.
@@ -325,7 +357,7 @@ class _PreparedCase:
         args, kwargs = as_arguments(self.inputs)
         contender, work = row.contender, self.spec.work_of(self.case)
         is_affordable = work.flops <= GATE_CHECK_FLOPS and work.bytes <= GATE_CHECK_BYTES
-        if contender.spec or (is_affordable and not contender.is_peer):
+        if contender.spec or not contender.is_peer:
             spec = replace(contender.spec or self.spec, launch=contender.launch)
             check_launch(spec, self.case, args, kwargs, sampled=not is_affordable)
         elif said := contender.difference(contender.launch(*args, **kwargs), self.expected, self.inputs):

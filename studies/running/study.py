@@ -171,6 +171,8 @@ class BaseRecord:
 class Record(BaseRecord):
     """Everything that a study timed."""
 
+    planned: int = 0
+    """How many rows the whole study has, of contenders that are there; 0 where that was not stored."""
     rows: list[TimedRow] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     """Contenders that are not there, and why."""

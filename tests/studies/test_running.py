@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import signal
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pytest_cutile import Case
 from pytest_cutile.speed.measure.timing import Uncapturable
 from studies import __main__ as command
+from studies.running import run
 from studies.running.files import origin
 from studies.running.run import run_study
 from studies.running.study import Contender, Row, Study
@@ -129,6 +132,42 @@ def test_rows_of_another_environment_are_not_continued(tmp_path):
         run_study(STUDY, Newer(TIMES), tmp_path)
     with pytest.raises(SystemExit, match=r"--quick False \(now True\)"):
         run_study(STUDY, PretendedTimer(TIMES), tmp_path, quick=True)
+
+
+def test_rows_of_other_sources_are_not_continued(tmp_path, monkeypatch):
+    """Also where both are changes of the same commit, and where a file was never committed."""
+    (tmp_path / "kernels").mkdir()
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    run_study(STUDY, PretendedTimer(TIMES), tmp_path)
+    (tmp_path / "kernels" / "new.py").write_text("TILE = 64")
+    with pytest.raises(SystemExit, match=r": sources \w{12} \(now \w{12}\); choose another --output"):
+        run_study(STUDY, PretendedTimer(TIMES), tmp_path)
+
+
+def test_rows_that_a_study_does_not_have_are_refused_before_anything_is_timed(tmp_path):
+    run_study(STUDY, PretendedTimer(TIMES), tmp_path)
+    timer = PretendedTimer(TIMES)
+    with pytest.raises(SystemExit, match=r"rows that toy does not have, fast\[fp16-32\] for one"):
+        run_study(toy_study(Contender(name="faster", launch=fast)), timer, tmp_path)
+    assert not timer.timed
+
+
+def test_a_page_says_that_it_is_a_part(tmp_path):
+    part = run_study(STUDY, PretendedTimer(TIMES), tmp_path, only="[fp16-64]")
+    assert origin(part).startswith("**Part of it: 3 of 6 rows.** The others were not timed, by --only, ")
+    assert "Part of it" not in origin(run_study(STUDY, PretendedTimer(TIMES), tmp_path))
+
+
+def test_our_own_large_cases_are_checked_by_the_gates_bounds_in_parts(tmp_path, monkeypatch):
+    """A result that is half a percent too large passes the coarse check of peers."""
+
+    def half_a_percent_more(x):
+        return x * 2.01
+
+    monkeypatch.setattr(run, "GATE_CHECK_BYTES", 0)
+    study = toy_study(Contender(name="own", launch=half_a_percent_more))
+    record = run_study(study, PretendedTimer(TIMES), tmp_path, quick=True)
+    assert "differs from its reference" in record.errors["own[fp16-32]"]
 
 
 def test_a_busy_gpu_is_refused(tmp_path):
@@ -295,6 +334,26 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path):
 
     with pytest.raises(SystemExit, match="interrupted: the same command goes on"):
         command.main(["toy", "--output", str(tmp_path)], make_timer=lambda: Interrupted(TIMES))
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_command_that_is_ended_leaves_its_pages(tmp_path):
+    class Ended(PretendedTimer):
+        def _time(self, launch):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super()._time(launch)
+
+    with pytest.raises(SystemExit, match="interrupted: the same command goes on"):
+        command.main(["toy", "--output", str(tmp_path)], make_timer=lambda: Ended(TIMES))
+    assert (tmp_path / "toy" / "toy.md").exists()
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan"])
+def test_a_budget_is_a_time(seconds, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["toy", "--budget", seconds])
+    assert f"argument --budget: {seconds} is no time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", command.study_names())
