@@ -135,7 +135,8 @@ class StaticGate(CompilingGate):
                 baseline_file=f"{self.session.revision_kernels}"
                 if store is None
                 else store.static_name(case.arch),
-                baseline_option=settings.baseline_option,
+                given_options=settings.given_options,
+                is_stored=store is not None,
             )
         elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
             failure = (

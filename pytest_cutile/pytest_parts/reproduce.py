@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pytest_cutile.pytest_parts.options import OPTIONS
+from pytest_cutile.pytest_parts.options.given import given_words
 from pytest_cutile.pytest_parts.options.option import Repeat
 from pytest_cutile.settings import Settings
 
@@ -49,7 +50,7 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
     file, colons, name = str(item.nodeid).partition("::")
     here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
     words = ["pytest", f"{here}{colons}{name}"]
-    words += _given(config)
+    words += given_words(config, config.invocation_params.dir)
     words += _options(config, Repeat.ALWAYS)
     if settings.foreign_arch is None:
         # Of several architectures the id may name one; only then there is such an id.
@@ -63,23 +64,3 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
 
 def _options(config: pytest.Config, repeat: Repeat) -> list[str]:
     return [word for option in OPTIONS if option.repeat is repeat for word in option.words(config)]
-
-
-def _given(config: pytest.Config) -> list[str]:
-    """Return the options of pytest itself, as given, by which it finds the test."""
-    options, added = config.option, config.getini("addopts")
-    words = []
-    # What the root folder depends on.
-    for option, value in (("-c", options.inifilename), ("--rootdir", options.rootdir)):
-        if value is not None:
-            words += [option, str(value)]
-    for plugin in options.plugins or ():
-        words += ["-p", plugin]
-    for override in options.override_ini or ():
-        if not override.startswith("strict_"):  # what pytest makes of --strict-markers
-            words += ["-o", override]
-    # The ini file's may leave the test out, and those given in their place did not.
-    for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
-        if any(word.startswith(option) for word in added):
-            words += [option, value]
-    return words

@@ -31,12 +31,14 @@ _SHOWN_DIFFERENCES = 6
 _IN_REGIME = {Regime.BURST: "in bursts", Regime.SUSTAINED: "under sustained load"}
 
 
-def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Block]:
-    """Return the command that accepts a regression of `nodeid`."""
-    command = f"pytest {shlex.quote(nodeid)} --arch {arch}{baseline_option} \\\n"
+def _what_next(what: str, nodeid: str, arch: str, given_options: str, *, is_stored: bool) -> list[Block]:
+    """Return the command that accepts a regression of `nodeid`, or repeats it where nothing is stored."""
+    command = f"pytest {shlex.quote(nodeid)} --arch {arch} {given_options}".rstrip()
+    if not is_stored:
+        return [Paragraph("To repeat it, in the rootdir:"), Code(command)]
     return [
         Paragraph("To accept it, in the rootdir (the reason is stored with the baseline):"),
-        Code(f"{command}  --update-baselines --reason 'why it is {what}'"),
+        Code(f"{command} \\\n  --update-baselines --reason 'why it is {what}'"),
     ]
 
 
@@ -54,7 +56,7 @@ def regression_message(
     case: PendingCase,
     comparison: Comparison,
     baseline_file: str,
-    baseline_option: str = "",
+    given_options: str = "",
     names_gpu: bool = False,
     compiled_otherwise: Sequence[str] = (),
 ) -> str:
@@ -64,7 +66,7 @@ def regression_message(
         case: The case, decided.
         comparison: What it was compared with.
         baseline_file: Where the baseline is; empty where `git:REV` needs none.
-        baseline_option: How baselines were chosen on the command line.
+        given_options: What was given on the command line.
         names_gpu: Whether the run uses several GPUs, so that the message has to name this one.
         compiled_otherwise: What the compiler made otherwise than in the baseline's commit, worst first.
     """
@@ -77,11 +79,9 @@ def regression_message(
         facts.append(("compiler", [*shown_ones, *_not_shown(compiled_otherwise)]))
     evidence = Facts([*_evidence(case, comparison, baseline_file)])
     blocks: list[Block] = [Facts(facts), _speed_table(case, comparison), evidence]
-    if baseline_file:
-        blocks += _accept("slower", case.case.nodeid, device.arch, baseline_option)
-    else:
-        command = f"pytest {shlex.quote(case.case.nodeid)} --arch {device.arch}{baseline_option}"
-        blocks += [Paragraph("To measure it again, in the rootdir:"), Code(command)]
+    blocks += _what_next(
+        "slower", case.case.nodeid, device.arch, given_options, is_stored=bool(baseline_file)
+    )
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
     revision = comparison.revision if isinstance(comparison, Paired) else ""
     than = _slower_than(case, comparison, "its baseline" if baseline_file else revision)
@@ -242,9 +242,13 @@ def static_message(
     comparison: StaticComparison,
     toolchain: Mapping[str, str],
     baseline_file: str,
-    baseline_option: str = "",
+    given_options: str = "",
+    is_stored: bool = True,
 ) -> str:
-    """Return the message of a case that compiles to something worse than its baseline."""
+    """Return the message of a case that compiles to something worse than its baseline.
+
+    Of another revision's kernels, `baseline_file` names that, and nothing is stored.
+    """
     worse, different = comparison.of(Effect.WORSE), comparison.of(Effect.DIFFERENT)
     # What has a line in the source says most.
     different.sort(key=lambda change: not (change.place or change.detail))
@@ -262,7 +266,7 @@ def static_message(
     blocks = [
         Facts(differences),
         Facts(facts),
-        *_accept("worse", nodeid, arch, baseline_option),
+        *_what_next("worse", nodeid, arch, given_options, is_stored=is_stored),
     ]
     first = replace(worse[0], detail="").text if worse else "?"
     more_worse = f" (and {len(worse) - 1} more)" if len(worse) > 1 else ""

@@ -185,7 +185,7 @@ def test_a_published_figure_is_named_with_its_margin_and_source():
 
 def test_a_revision_is_named_and_asks_for_no_baseline():
     comparison = Paired(rule=Rule(), revision="main", launcher=lambda: None)
-    text = message(comparison=comparison, baseline_file="", baseline_option=" --perf-baseline=git:main")
+    text = message(comparison=comparison, baseline_file="", given_options="--perf-baseline=git:main")
     assert "is 6.0% slower than main." in text
     command = "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 --perf-baseline=git:main"
     assert text.endswith(command)
@@ -268,6 +268,6 @@ def test_a_static_regression_names_the_cause():
 
 
 def test_a_static_regression_says_what_is_unknown_and_repeats_the_option():
-    text = static_text(missing=["instructions are unknown: ..."], baseline_option=" --perf-baseline other")
+    text = static_text(missing=["instructions are unknown: ..."], given_options="--perf-baseline other")
     assert "  unknown     instructions are unknown: ..." in text
     assert "--arch sm_90 --perf-baseline other \\" in text

@@ -122,7 +122,7 @@ def make_context(store: Any = None, commit: str = "a" * 40, **changed: Any) -> A
         "strict": False,
         "reason": None,
         "baseline_revision": None,
-        "baseline_option": "",
+        "given_options": "",
         "xdist_worker": False,
     }
     timer = SimpleNamespace(device=H200, environment=lambda: {"driver": "580"})

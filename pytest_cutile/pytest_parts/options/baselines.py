@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cutile.pytest_parts.options.given import given_words
 from pytest_cutile.pytest_parts.options.option import Fields, Option
 
 
 def _read_baseline(config: pytest.Config) -> Fields:
     text = config.getoption("--perf-baseline")
-    return {
-        "baseline_path": _path(config, text),
-        "baseline_revision": _revision(config, text),
-        "baseline_option": f" --perf-baseline={shlex.quote(text)}" if text else "",
-    }
+    path, revision = _path(config, text), _revision(config, text)
+    words = given_words(config, config.rootpath)
+    if text is not None:
+        words.append(f"--perf-baseline={os.path.relpath(path, config.rootpath) if path else text}")
+    return {"baseline_path": path, "baseline_revision": revision, "given_options": shlex.join(words)}
 
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:
