@@ -1,7 +1,8 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own here: a subclass of `Result` whose tag is the gate's name. The type defines
-what reports show of a result. Processes that run no gate, such as xdist's controller, read results, too.
+Each gate has a result type of its own here: a subclass of `Result` whose tag is the gate's name. The type
+defines what reports show of a result. Processes that run no gate, such as those that start workers, read
+results, too.
 """
 
 from __future__ import annotations
