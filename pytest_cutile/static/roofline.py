@@ -86,12 +86,16 @@ class Prediction:
         return max(self.shares, key=lambda unit: self.shares[unit] - before.shares.get(unit, 0.0))
 
 
-def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
-    """Return the predicted time of all launches; None where what one of them executes or takes is unknown."""
+def predict(launches: Sequence[LaunchFacts], arch: str, *, torch_bytes: int = 0) -> Prediction | None:
+    """Return the predicted time of all launches; None where what one of them executes or takes is unknown.
+
+    What torch operations read and write beside them is taken to come from memory.
+    """
     architecture = find_architecture(arch)
     if architecture is None or not launches:
         return None
-    us, shares = 0.0, dict.fromkeys(("launches",), 0.0)
+    us = torch_bytes / (stand_in(architecture.name).memory_bandwidth_gb_s * 1e3)
+    shares = {"launches": 0.0, "torch operations": us}
     for launch in launches:
         if launch.executed is None:
             return None
