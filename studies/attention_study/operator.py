@@ -26,7 +26,7 @@ def sdpa(
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
     Forward only: where an argument requires a gradient, the backward pass raises. A control that is None is
-    chosen as `kernels/fmha.py` chooses it for this GPU.
+    chosen as `kernels/fmha.py` chooses it for this GPU, or by the compiler where a tile is given.
 
     Args:
         q: `[B, H, M, D]`, float16 or bfloat16, D up to 256: one without a kernel is padded to the next of 64,
