@@ -16,6 +16,7 @@ from pytest_cutile.platforms.data import Platform
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.spec import Case
+from pytest_cutile.speed.measure.timing import Regime
 from studies.running.attention import case, work
 from studies.running.files import drawing, origin, timing_cells, to_json
 from studies.running.study import Contender, Record, Row, Study
@@ -153,7 +154,12 @@ def pages(record: Record) -> Mapping[str, str]:
         "sawtooth.md": page(record),
         "prediction.json": to_json(prediction_document()),
         "sawtooth.svg": drawing(
-            "Blocks that turn around", {"Speed-up, measured": speedup_plot(record), "Misses": miss_plot()}
+            "Blocks that turn around",
+            {
+                **{f"Speed-up of turning, {regime}": speedup_plot(record, regime) for regime in Regime},
+                "Misses, predicted by one L2": miss_plot(copies=1),
+                "Misses, predicted by half of the L2": miss_plot(copies=2),
+            },
         ),
     }
 
@@ -245,31 +251,41 @@ def kv_mib(own: Case) -> int:
     return int(2 * own.params["b"] * own.params["h"] * own.params["n"] * own.params["d"] * 2 / 2**20)
 
 
-def speedup_plot(record: Record) -> Markup:
+def speedup_plot(record: Record, regime: Regime) -> Markup:
     lines = [
-        PlottedLine(name=name, dots=list(_speedups(record, causal=causal)))
+        PlottedLine(name=name, dots=list(_speedups(record, regime, causal=causal)))
         for name, causal in (("all keys", False), ("causal", True))
     ]
-    return lines_plot(lines, x_title="Ki keys", y_title="speed-up of turning", label="speed-up by keys")
+    return lines_plot(
+        lines,
+        x_title="Ki keys",
+        y_title="speed-up of turning",
+        label=f"{regime}: speed-up of turning by keys",
+        shown_y=(0.95, 1.05),
+    )
 
 
-def _speedups(record: Record, *, causal: bool) -> Iterator[Dot]:
+def _speedups(record: Record, regime: Regime, *, causal: bool) -> Iterator[Dot]:
     for length in LENGTHS:
         row = record.find(TURNING.name, case(length, causal=causal).name)
-        if row is not None and row.headline.speedup:
-            y = row.headline.speedup
+        timing = row.timing(regime) if row else None
+        if timing is not None and timing.speedup:
+            y = timing.speedup
             yield Dot(x=length / 1024, y=y, title=f"{length} keys: {y:.4g}")
 
 
-def miss_plot() -> Markup:
-    lines = [PlottedLine(name=f"{gpu.names[0].split()[1]}", dots=list(_saved(gpu))) for gpu in known_gpus()]
+def miss_plot(*, copies: int) -> Markup:
+    lines = [
+        PlottedLine(name=gpu.names[0].split()[1], dots=list(_saved(gpu, copies=copies)))
+        for gpu in known_gpus()
+    ]
     title = "avoidable misses saved"
     return lines_plot(lines, x_title="Ki keys", y_title=title, label=f"predicted: {title} by keys")
 
 
-def _saved(gpu: Platform) -> Iterator[Dot]:
+def _saved(gpu: Platform, *, copies: int) -> Iterator[Dot]:
     for length in PREDICTED_LENGTHS:
-        made = predict(gpu, case(length).params)
+        made = predict(gpu, case(length).params, copies=copies)
         yield Dot(x=length / 1024, y=made.saved, title=f"{gpu.names[0]}, {length} keys: {made.saved:.3g}")
 
 

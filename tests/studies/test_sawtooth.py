@@ -157,7 +157,10 @@ def test_the_study_says_what_turning_gains_and_what_the_model_expects(tmp_path):
     assert row.headline.speedup == pytest.approx(100 / 90)
     text = (tmp_path / "sawtooth.md").read_text()
     assert "| turning | fp16-causal-1x1x64x128 | in order | 0.080 | 0.0 | 1.250 |" in text
-    assert "64 keys: 1.25" in (tmp_path / "sawtooth.svg").read_text()
+    drawn = (tmp_path / "sawtooth.svg").read_text()
+    assert drawn.count("64 keys: 1.25") == 4  # both masks, both regimes
+    for title in ("Speed-up of turning, burst", "Misses, predicted by half of the L2"):
+        assert f">{title}</text>" in drawn
     predicted = json.loads((tmp_path / "prediction.json").read_text())
     assert {each["gpu"] for each in predicted} == set(main.GPUS)
 
@@ -233,6 +236,9 @@ def test_counters_are_written_beside_the_prediction_and_go_on_where_they_were(tm
     text = (tmp_path / "sawtooth" / "counters.md").read_text()
     assert f"| {CASE} | in order | 32 | 128 | 64 | 2 | 67 |" in text
     assert f"Not counted: {names[1]}: Nsight Compute saw no launch" in text
+    drawn = (tmp_path / "sawtooth" / "counters.svg").read_text()
+    assert "in order, counted, 32 MiB: 2 MB" in drawn
+    assert "in order, model, 32 MiB: 151 MB" in drawn  # without 17 MB that are written
     assert "3 of 3" in capsys.readouterr().out
     assert count(tmp_path, fails={}) == (0, names[1:2])
     with pytest.raises(SystemExit, match=r"driver none \(now 2\.0\)"):
