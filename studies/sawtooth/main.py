@@ -32,7 +32,7 @@ LENGTHS = (32768, 65536, 131072, 262144)
 """K and V of one head of 128 dimensions in 16 bits: 16 to 128 MiB. L2s are 24 (GB10) to 126 MiB (B300)."""
 QUICK_LENGTHS = (32768, 131072)
 CAUSAL_LENGTHS = (65536, 131072)
-PREDICTED_LENGTHS = LENGTHS
+PREDICTED_LENGTHS, PREDICTED_CAUSAL_LENGTHS = LENGTHS, CAUSAL_LENGTHS
 SM_LENGTH = 131072
 """Length at which fewer multiprocessors are tried."""
 SHARES = (2, 4)
@@ -168,6 +168,10 @@ def known_gpus() -> list[Platform]:
     return [gpu for name in GPUS if (gpu := find_platform(name)) is not None and gpu.cuda_reports]
 
 
+def predicted_cases() -> list[Case]:
+    return [case(n) for n in PREDICTED_LENGTHS] + [case(n, causal=True) for n in PREDICTED_CAUSAL_LENGTHS]
+
+
 def prediction_document() -> list[dict[str, Any]]:
     return [
         {
@@ -183,7 +187,7 @@ def prediction_document() -> list[dict[str, Any]]:
         }
         for gpu in known_gpus()
         for copies in (1, 2)
-        for own in (case(length) for length in PREDICTED_LENGTHS)
+        for own in predicted_cases()
         for made in (predict(gpu, own.params, copies=copies),)
     ]
 
@@ -208,6 +212,8 @@ interleaved. README.md of this study explains model and kernel.
 ## Predicted
 
 Megabytes that the L2 misses, by the model of `studies/sawtooth/cache.py`, and the most that turning can gain.
+Saved is the share of the misses that a larger L2 would not have. The H100 counted in README.md ("Model and
+counters") keeps two copies of what all SMs read, one in each partition of the L2: half of it counts.
 
 {prediction_table()}
 
@@ -217,33 +223,32 @@ Megabytes that the L2 misses, by the model of `studies/sawtooth/cache.py`, and t
 
 def prediction_table() -> str:
     header = (
-        "GPU",
-        "L2, MiB",
-        "keys",
-        "K and V, MiB",
-        "in order, MB",
-        "turning, MB",
-        "saved",
-        "gain, at most",
+        *("GPU", "L2, MiB", "keys", "K and V, MiB"),
+        *("one L2: in order, MB", "turning, MB", "saved", "gain, at most"),
+        *("half of it: in order, MB", "turning, MB", "saved", "gain, at most"),
     )
-    lines = []
-    for gpu in known_gpus():
-        for length in PREDICTED_LENGTHS:
-            own = case(length)
-            made = predict(gpu, own.params)
-            lines.append(
-                (
-                    gpu.names[0].removeprefix("NVIDIA "),
-                    f"{gpu.cuda_reports.l2_mib if gpu.cuda_reports else 0}",
-                    f"{length}",
-                    f"{kv_mib(own)}",
-                    f"{made.in_order.missed / 1e6:.0f}",
-                    f"{made.turning.missed / 1e6:.0f}",
-                    f"{made.saved:.2f}",
-                    f"{made.most_speedup - 1:.3f}",
-                )
-            )
+    lines = [
+        (
+            gpu.names[0].removeprefix("NVIDIA "),
+            f"{gpu.cuda_reports.l2_mib if gpu.cuda_reports else 0}",
+            f"{own.params['n']}{' causal' * own.params['causal']}",
+            f"{kv_mib(own)}",
+            *_prediction_cells(predict(gpu, own.params)),
+            *_prediction_cells(predict(gpu, own.params, copies=2)),
+        )
+        for gpu in known_gpus()
+        for own in predicted_cases()
+    ]
     return markdown(header, lines)
+
+
+def _prediction_cells(made: Prediction) -> tuple[str, str, str, str]:
+    return (
+        f"{made.in_order.missed / 1e6:.0f}",
+        f"{made.turning.missed / 1e6:.0f}",
+        f"{made.saved:.2f}",
+        f"{made.most_speedup - 1:.3f}",
+    )
 
 
 def kv_mib(own: Case) -> int:

@@ -140,6 +140,7 @@ def tiny(monkeypatch):
         "SM_LENGTH": 64,
         "GPUS": ("NVIDIA GB10", "NVIDIA H200"),
         "PREDICTED_LENGTHS": (65536,),
+        "PREDICTED_CAUSAL_LENGTHS": (65536,),
     }
     for name, value in values.items():
         monkeypatch.setattr(main, name, value)
@@ -163,6 +164,10 @@ def test_the_study_says_what_turning_gains_and_what_the_model_expects(tmp_path):
         assert f">{title}</text>" in drawn
     predicted = json.loads((tmp_path / "prediction.json").read_text())
     assert {each["gpu"] for each in predicted} == set(main.GPUS)
+    assert {each["case"] for each in predicted} == {"fp16-1x1x65536x128", "fp16-causal-1x1x65536x128"}
+    # One L2, and half of it: without a mask K and V fit into one, and not into the half.
+    assert "| H200 | 60 | 65536 | 32 | 67 | 67 | 0.00 | 0.000 | 168 | 73 | 0.94 | 0.005 |" in text
+    assert "| H200 | 60 | 65536 causal | 32 | 67 | 67 | 0.00 | 0.000 |" in text
 
 
 def test_turning_is_predicted_to_pay_little_where_waves_are_wide():
