@@ -50,7 +50,7 @@ HEADER = (
     *("step", "beside"),
     *("burst, ms", "TFLOPS", "gain"),
     *("sustained, ms", "TFLOPS", "gain"),
-    *(f"{SPARK}, published, ms", "TFLOPS", "gain"),
+    *(f"{SPARK} at {LENGTH}, published, ms", "TFLOPS", "gain"),
 )
 
 

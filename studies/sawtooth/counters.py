@@ -80,10 +80,16 @@ class Counts(BaseRecord):
 
 
 def launch_once(key: str) -> None:
-    """Launch a row's kernel, and let the profiler see the second launch: the first one compiles."""
+    """Launch a row's kernel, and let the profiler see the second launch: the first one compiles.
+
+    Raises:
+        SystemExit: The study has no such row.
+    """
     import torch
 
-    (row,) = (row for row in rows(False) if row.key == key)
+    row = next((row for row in rows(False) if row.key == key), None)
+    if row is None:
+        raise SystemExit(f"the study sawtooth has no row {key}")
     make_tensor = partial(MakeTensor, device="cuda", seed=0, signed_rows=False)
     inputs = SPEC.make_inputs(make_tensor, row.case)
     row.contender.launch(**inputs)
@@ -266,7 +272,9 @@ def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: 
 
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Run what the command line says; return 1 if anything could not be counted."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.sawtooth.counters", description="Count what the L2 misses, beside the model."
+    )
     add_run_options(parser, quick="fewer lengths")
     parser.add_argument("--one", metavar="ROW", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -12,7 +12,7 @@ from pytest_cutile.correctness.check import KernelMismatch, run_check
 from pytest_cutile.interpreter import interpret
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.seeded import MakeTensor
-from studies.attention_study import half_kernel, launching, main, operator
+from studies.attention_study import half_kernel, launching, main, operator, try_compile
 from studies.attention_study.half_kernel import SUMMED
 from studies.attention_study.operator import sdpa
 from studies.running.attention import case
@@ -82,6 +82,12 @@ def test_torch_compile_keeps_the_operator_whole(on_torch):
     assert called.count(torch.ops.cutile.sdpa.default) == 1
     assert len(called) == 3
     assert on_torch[-1]["tile_n"] == 64
+
+
+def test_without_a_gpu_there_is_nothing_to_try(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="there is no GPU"):
+        try_compile.main()
 
 
 @pytest.mark.usefixtures("on_torch")

@@ -82,6 +82,7 @@ def test_the_ladder_tells_each_gain_beside_the_published_one(tmp_path):
     assert rows["13 kernels.fmha"][-3:] == ["-", "-", "-"]
     assert len(rows) == len(STEPS)
     assert "playbook for DGX Spark" in text
+    assert "| DGX Spark at 2048, published, ms |" in text
     titles = svg_titles(tmp_path / "fmha_ladder.svg")
     assert "3 load order: 1.21" in titles
     assert "6 approximate division: 1.291" in titles  # as published: 81.1 of 62.8 TFLOPS

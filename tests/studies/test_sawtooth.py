@@ -17,6 +17,7 @@ from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main
 from studies.sawtooth.cache import Walk, traffic
 from studies.sawtooth.drift import drift
+from studies.sawtooth.drift import main as drift_command
 from studies.sawtooth.kernel import SawtoothConfig
 from studies.sawtooth.suite import configs
 from tests.studies.pretended import PretendedTimer, on_the_cpu
@@ -259,3 +260,15 @@ def test_without_ncu_the_counters_say_what_is_missing(monkeypatch):
     monkeypatch.setattr(ncu, "find_program", lambda *_: None)
     with pytest.raises(SystemExit, match=r"Nsight Compute \(ncu\) is not installed"):
         counters.main([])
+
+
+def test_a_row_that_is_none_is_told_in_words():
+    with pytest.raises(SystemExit, match="the study sawtooth has no row nosuch"):
+        counters.main(["--one", "nosuch"])
+
+
+def test_the_commands_are_named_as_they_are_called(capsys):
+    for run, name in ((counters.main, "counters"), (drift_command, "drift")):
+        with pytest.raises(SystemExit):
+            run(["--help"])
+        assert capsys.readouterr().out.startswith(f"usage: python -m studies.sawtooth.{name} ")
