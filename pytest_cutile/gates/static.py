@@ -127,16 +127,13 @@ class StaticGate(CompilingGate):
             failure = static_message(
                 key=case.baseline_key,
                 arch=case.arch,
-                nodeid=nodeid,
                 entry=entry,
                 current=current,
                 comparison=comparison,
                 toolchain=toolchain,
-                baseline_file=f"{self.session.revision_kernels}"
+                baseline=f"{self.session.revision_kernels}"
                 if store is None
                 else store.static_name(case.arch),
-                given_options=settings.given_options,
-                is_stored=store is not None,
             )
         elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
             failure = (

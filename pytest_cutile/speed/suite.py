@@ -185,7 +185,6 @@ class SpeedSuite:
             case=case,
             comparison=comparison,
             baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
-            given_options=settings.given_options,
             names_gpu=settings.xdist_worker,
             compiled_otherwise=case.decided.code_changes,
         )
