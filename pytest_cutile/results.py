@@ -1,7 +1,7 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own here: a subclass of `Result` whose tag is the gate's name. The type defines
-what reports show of a result. Processes that run no gate, such as xdist's controller, read results, too.
+Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name. The type
+defines what reports show, and must be defined here: xdist's controller reads results and imports no gate.
 """
 
 from __future__ import annotations
