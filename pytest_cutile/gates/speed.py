@@ -282,7 +282,6 @@ class SpeedGate(Gate):
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Time a case and compare it with its baseline; check it first if that has not been done."""
-        __tracebackhide__ = True
         # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
         is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
         outcome = gate_speed(

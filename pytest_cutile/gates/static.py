@@ -46,7 +46,6 @@ class StaticGate(CompilingGate):
             CompileError, CompilerMissing, NothingLaunched: it does not compile.
             Exception: whatever the launcher raised.
         """
-        __tracebackhide__ = True
         case = compiled_case(self.session, task)
         current = self._current(case)
         try:
@@ -86,7 +85,6 @@ class StaticGate(CompilingGate):
     # -- the gate -------------------------------------------------------------------------------------
 
     def _current(self, case: CompileCase) -> CaseFacts:
-        __tracebackhide__ = True
         try:
             return compiled_facts(self.session, case)
         except Exception as error:
