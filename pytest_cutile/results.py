@@ -97,6 +97,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return self.case, self.key
 
     @property
+    def case_id(self) -> tuple[str, ...]:
+        """Gate, declared case, architecture and GPU: the same with whatever inputs it was checked."""
+        return (self.gate, self.kernel, *self.of_case, self.arch, self.gpu)
+
+    @property
     def is_recorded(self) -> bool:
         """Whether it has no baseline because this run made the first one."""
         return (

@@ -264,7 +264,7 @@ def report_of_run(run: RunOutcome) -> Report:
             remarks.append(f"history and compiled baselines are left out: {error}")
     rows = cases_of(run.results)
     history = _histories(speed, {row.key for row in rows})
-    failed = {(result.gate, *result.of_case, result.arch, result.gpu) for result in run.failed}
+    failed = {result.case_id for result in run.failed}
     entries = _entries(static)
     cases = [_case(row, failed, history.get(row.key, ()), entries) for row in rows]
     verdicts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
@@ -369,7 +369,7 @@ def _report(
 
 def _case(
     row: CaseRow,
-    failed: set[tuple[str, str, str, str, str]],
+    failed: set[tuple[str, ...]],
     history: Iterable[GpuHistory],
     entries: Mapping[str, Mapping[str, StaticEntry]],
 ) -> ReportedCase:
@@ -387,9 +387,7 @@ def _case(
         dtype=_dtype(row.name, figures),
         verdict=row.verdict,
         tone=row.tone,
-        failed=any(
-            (result.gate, *result.of_case, result.arch, result.gpu) in failed for result in row.of_all_inputs
-        ),
+        failed=any(result.case_id in failed for result in row.of_all_inputs),
         results=tuple(row.of_all_inputs),
         figures=figures,
         baseline=entries.get(arch, {}).get(row.key),
