@@ -17,7 +17,7 @@ from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, Kernel
 from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
-from pytest_cutile.errors import GateSkipped
+from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.explained import (
     CheckWith,
     WrongElement,
@@ -82,9 +82,7 @@ class Interpreting:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise GateSkipped(
-                Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')"
-            ) from error
+            raise GateSkipped(Reason.NO_GPU, NO_TORCH) from error
         asked = self._asked
         options = Options(
             only_block=asked.block,
