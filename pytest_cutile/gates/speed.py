@@ -28,14 +28,14 @@ from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, Request, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison, Paired, SameCode
-from pytest_cutile.speed.judging import judge_screening, strict_failure
+from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.protocol import Failed, RequestedCases, Timed
 from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.verdicts import Judgement, Reason
+from pytest_cutile.verdicts import Judgement, Reason, strict_failure
 
 SENTINELS = 3
 """Unchanged cases of a run that are timed all the same, to say how this GPU does today."""

@@ -24,7 +24,7 @@ from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
-from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
+from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
 
 class StaticGate(CompilingGate):
@@ -133,11 +133,8 @@ class StaticGate(CompilingGate):
                 if store is None
                 else store.static_name(case.arch),
             )
-        elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
-            failure = (
-                f"{case.baseline_key} {case.arch}: {judgement.verdict} ({judgement.reason}): "
-                f"{judgement.detail} [--perf-strict]"
-            )
+        elif not recorded:
+            failure = strict_failure(f"{case.baseline_key} {case.arch}", judgement, strict=settings.strict)
         if failure is not None and note:
             failure += f"\n\n{note}"
         self.append(
