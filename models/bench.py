@@ -7,7 +7,6 @@ cache of those that have one.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from models.contenders import OURS, REFERENCE, Contender
 from models.generate import Generation
 from models.records import Mode, Record, Round, Row, Shape
 from models.tables import line_of
+from tools.gpu_runs.gpu_state import free_memory
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +167,7 @@ def _prepare(
                     captured.problem = describe(error)
     except Exception as error:  # noqa: BLE001 - whatever a contender raises, the others go on
         row.problem = describe(error)
-        _free_memory()
+        free_memory()
         return None
     generation.release()
     return _Running(contender=contender, generation=generation, rows=rows, logits=logits.float())
@@ -197,7 +197,7 @@ def _run_round(model: PreTrainedModel, record: Record, running: _Running, clock:
 def _fail(running: _Running, error: Exception) -> None:
     for row in running.rows:
         row.problem = describe(error)
-    _free_memory()
+    free_memory()
 
 
 def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
@@ -245,11 +245,3 @@ def describe(error: BaseException) -> str:
     """Return the first line of an error, with its type unless its message says enough."""
     line = f"{error}".partition("\n")[0]
     return line if isinstance(error, MemoryError) else f"{type(error).__name__}: {line}"
-
-
-def _free_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pytest_cutile.verdicts import Reason
 
+NO_TORCH = "torch is not installed: pip install 'pytest-cutile[torch]'"
+
 
 class GateSkipped(Exception):  # noqa: N818 - not an error: the gate has nothing to measure on
     """A gate cannot answer its question here."""

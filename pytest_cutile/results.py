@@ -1,8 +1,7 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own here: a subclass of `Result` whose tag is the gate's name. The type
-defines what reports show of a result. Processes that run no gate, such as those that start workers, read
-results, too.
+Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name. The type
+defines what reports show, and must be defined here: xdist's controller reads results and imports no gate.
 """
 
 from __future__ import annotations
@@ -96,6 +95,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     def of_case(self) -> tuple[str, str]:
         """Name and key of the declared case, whatever inputs it was checked with."""
         return self.case, self.key
+
+    @property
+    def case_id(self) -> tuple[str, ...]:
+        """Gate, declared case, architecture and GPU: the same with whatever inputs it was checked."""
+        return (self.gate, self.kernel, *self.of_case, self.arch, self.gpu)
 
     @property
     def is_recorded(self) -> bool:

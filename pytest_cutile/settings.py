@@ -79,8 +79,6 @@ class Settings(NamedTuple):
     """Directory or file of baselines; None: compare with nothing that is stored."""
     baseline_revision: str | None
     """The git revision whose kernels are compared with (`--perf-baseline git:REV`)."""
-    given_options: str
-    """What was given on the command line, for commands in messages that are run in the rootdir."""
     update_baselines: bool
     """Whether to record baselines."""
     reason: str | None

@@ -327,9 +327,7 @@ class KernelSpec:
         if not self.name:
             raise SpecError("a KernelSpec needs a name: it is part of baseline keys")
         if not self.name.isprintable():
-            raise SpecError(
-                f"KernelSpec {self.name!r}: control characters cannot be part of a test id: rename it"
-            )
+            raise self._error("control characters cannot be part of a test id: rename it")
         if not self.cases:
             raise SpecError(
                 f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: "
@@ -338,16 +336,15 @@ class KernelSpec:
         seen: set[str] = set()
         for case in self.cases:
             if not isinstance(case, Case):
-                raise SpecError(f"KernelSpec {self.name!r}: cases must be pytest_cutile.Case, got {case!r}")
+                raise self._error(f"cases must be pytest_cutile.Case, got {case!r}")
             if not _CASE_NAME.fullmatch(case.name):
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: case name {case.name!r} cannot be part of a test id: "
+                raise self._error(
+                    f"case name {case.name!r} cannot be part of a test id: "
                     "use letters, digits and any of _ . = , + -"
                 )
             if case.name in seen:
-                raise SpecError(
-                    f"KernelSpec {self.name!r} has two cases named {case.name!r}: "
-                    "case names are baseline keys and must be unique"
+                raise self._error(
+                    f"two cases named {case.name!r}: case names are baseline keys and must be unique"
                 )
             seen.add(case.name)
         self._check_input_names(seen)
@@ -355,6 +352,9 @@ class KernelSpec:
             self._named_options(self.check)
         for field_name in ("inputs", "work", "reduction", "check", "independent"):
             self._check_params(field_name)
+
+    def _error(self, text: str, place: tuple[str, int] | None = None) -> SpecError:
+        return SpecError(f"KernelSpec {self.name!r}: {text}", place)
 
     def _check_params(self, field_name: str) -> None:
         """Raise SpecError if the function in a field does not take the parameters of some case."""
@@ -371,33 +371,31 @@ class KernelSpec:
                 signature.bind(*first, **case.params)
             except TypeError as error:
                 wrong = f"its params do not fit {field_name}: {error}"
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: case {case.name!r}: {wrong}", case.place
-                ) from None
+                raise self._error(f"case {case.name!r}: {wrong}", case.place) from None
 
     def _check_input_names(self, cases: set[str]) -> None:
         for name in self.special_inputs:
             if not _CASE_NAME.fullmatch(name) or name in DISTRIBUTIONS:
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: special_inputs {name!r}: the name is one of "
+                raise self._error(
+                    f"special_inputs {name!r}: the name is one of "
                     f"{', '.join(DISTRIBUTIONS)}, or cannot be part of a test id: choose another"
                 )
         for name, reason in self.undefined_inputs.items():
             if name not in REVEALING or not reason.strip():
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: undefined_inputs {name!r}: {reason!r}: expected one of "
+                raise self._error(
+                    f"undefined_inputs {name!r}: {reason!r}: expected one of "
                     f"{', '.join(REVEALING)}, and why the kernel defines no result for it"
                 )
         for case in self.cases:
             if unknown := {*(case.named_inputs or ())} - {*self.defined_inputs}:
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: case {case.name!r}: named_inputs has {sorted(unknown)}; "
+                raise self._error(
+                    f"case {case.name!r}: named_inputs has {sorted(unknown)}; "
                     f"defined are {', '.join(self.defined_inputs)}"
                 )
             for name in self.named_inputs(case, every=True):
                 if f"{case.name}-{name}" in cases:
-                    raise SpecError(
-                        f"KernelSpec {self.name!r}: case {case.name}-{name} has the name under which case "
+                    raise self._error(
+                        f"case {case.name}-{name} has the name under which case "
                         f"{case.name} is checked with {name!r} inputs: rename it"
                     )
 
@@ -471,20 +469,16 @@ class KernelSpec:
             values = {name: getattr(options, name) for name in CheckOptions.names()}
             options = {name: value for name, value in values.items() if value != getattr(default, name)}
         if not isinstance(options, Mapping):
-            raise SpecError(
-                f"KernelSpec {self.name!r}: check must be, or return, CheckOptions or a mapping of options; "
-                f"got {options!r}"
+            raise self._error(
+                f"check must be, or return, CheckOptions or a mapping of options; got {options!r}"
             )
         if own := {"reference", *_FIELDS} & {*options}:
-            raise SpecError(
-                f"KernelSpec {self.name!r}: check has {sorted(own)}, which are fields of the spec itself"
-            )
+            raise self._error(f"check has {sorted(own)}, which are fields of the spec itself")
         known = [name for name in CheckOptions.names() if name not in _FIELDS]
         for name in map(str, options):
             if name not in known:
-                raise SpecError(
-                    f"KernelSpec {self.name!r}: check has {[name]}; {CheckOptions.nearest(name)} "
-                    f"options are {', '.join(known)}"
+                raise self._error(
+                    f"check has {[name]}; {CheckOptions.nearest(name)} options are {', '.join(known)}"
                 )
         return options
 

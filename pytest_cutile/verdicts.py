@@ -197,3 +197,10 @@ class Judgement:
     def verdict(self) -> Verdict:
         """The verdict that the reason leads to."""
         return self.reason.verdict
+
+
+def strict_failure(key: str, judgement: Judgement, *, strict: bool) -> str | None:
+    """Return the failure of a verdict that decides nothing, if `--perf-strict` asks for one."""
+    if strict and judgement.verdict in UNDECIDED:
+        return f"{key}: {judgement.verdict} ({judgement.reason}): {judgement.detail} [--perf-strict]"
+    return None

@@ -25,7 +25,7 @@ class EnergyResult(Result, frozen=True, kw_only=True, tag="energy"):
     joules: float
 
 
-def test_a_result_type_beside_its_gate_travels_without_further_registration():
+def test_a_result_of_each_defined_type_travels():
     result = EnergyResult(key="k", kernel="k", case="c", arch="sm_90", verdict=Verdict.PASS, joules=0.25)
     assert Result.from_builtins(json.loads(json.dumps(result.to_builtins()))) == result
     assert ("cutile.energy.joules", "0.25") in result.to_properties()

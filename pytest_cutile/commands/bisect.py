@@ -194,7 +194,7 @@ class Bisection:
         yield ""
         yield f"compiled code, against {first[:12]}^:"
         said = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
-        yield from said.partition("\nTo accept it")[0].splitlines()
+        yield from said.partition("\nReproduce")[0].splitlines()
         changed = git(
             tree,
             "diff",

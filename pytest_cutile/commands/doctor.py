@@ -161,17 +161,13 @@ def _gpus() -> Iterator[tuple[str, list[str]]]:
 
 def _gpu_problem() -> str:
     from pytest_cutile.gpu import nvml
+    from pytest_cutile.gpu.at_hand import torch_problem
 
     try:
         nvml.find_gpu()
     except nvml.NoGpuError as error:
         return f"no GPU: {error}; run it on a machine that has one"
-    import torch
-
-    if torch.cuda.is_available():
-        return ""
-    build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-    return f"torch {torch.__version__} ({build}) cannot use the GPU: install a CUDA build of torch"
+    return torch_problem()
 
 
 def _locks_problem() -> str:

@@ -173,7 +173,6 @@ def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> t
         CompilerMissing: tileiras is not installed.
         CompileError: tileiras rejected the kernel, or was stopped after `timeout_s` seconds.
     """
-    __tracebackhide__ = True
     remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
     options = _private("cuda.tile._compiler_options", "CompilerOptions")
     compile_cubin = _private("cuda.tile._compile", "compile_cubin")

@@ -33,7 +33,6 @@ def export(launch: Launch, arch: str) -> CompileJob:
         CompileError: cuda-tile rejects the kernel, or the arguments it is launched with.
         CompilerMissing: cuda-tile or tileiras is not installed.
     """
-    __tracebackhide__ = True
     find_tileiras()  # cuda-tile asks tileiras for the newest bytecode it reads
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel

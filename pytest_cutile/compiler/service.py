@@ -92,7 +92,6 @@ class Compiler(AbstractContextManager["Compiler"]):
         return Compiled(cubin=cubin, remarks=remarks, arch=job.arch, kernel=job.kernel, symbol=job.symbol)
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
-        __tracebackhide__ = True
         with temporary_folder() as folder:
             source = Path(folder) / "kernel.tileirbc"
             source.write_bytes(job.bytecode)

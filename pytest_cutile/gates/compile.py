@@ -85,7 +85,6 @@ class CompileGate(CompilingGate):
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compile a case."""
-        __tracebackhide__ = True
         del test
         case = compiled_case(self.session, task)
         try:

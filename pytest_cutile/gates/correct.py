@@ -39,7 +39,6 @@ class CorrectGate(Gate):
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its reference."""
-        __tracebackhide__ = True
         check_task(self.session, task, test)
 
 
@@ -51,13 +50,11 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
     Raises:
         Exception: what `gate_correct` raises.
     """
-    __tracebackhide__ = True
     spec, case, seed = task.spec, task.case, seed_of(task.case, test.nodeid)
 
     interpreted = session.target.interprets(task.arch)
 
     def check_with(launching: Launching) -> CheckReport:
-        __tracebackhide__ = True
         device = "cuda" if launching.is_interpreted else None
         inputs = make_inputs(session, task, seed=seed, torch_device=device)
         return check_inputs(
@@ -71,7 +68,6 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
         )
 
     def check() -> CheckReport:
-        __tracebackhide__ = True
         if not interpreted:
             return check_with(ON_GPU)
         try:
@@ -167,7 +163,6 @@ def gate_correct(
             )
         )
 
-    __tracebackhide__ = True
     try:
         if interpreted:
             session.progress(f"interpreting {kernel}[{case}]")

@@ -80,7 +80,6 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
     """Return what is compiled for a case on `arch`, compared with no other revision."""
 
     def run() -> object:
-        __tracebackhide__ = True
         with user_code():
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
             launcher_begins()
@@ -104,7 +103,6 @@ def check_inputs(
     """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference."""
     from pytest_cutile.correctness.check import run_check
 
-    __tracebackhide__ = True
     if isinstance(spec, ModelSpec):
         return _verified(spec, inputs)
     call = call_of(spec.launch, inputs)
@@ -131,7 +129,6 @@ def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
     Raises:
         KernelMismatch: it is wrong.
     """
-    __tracebackhide__ = True
     begun = time.monotonic()
     try:
         bound = call_of(spec.verify, inputs)()

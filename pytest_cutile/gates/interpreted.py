@@ -17,7 +17,7 @@ from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, Kernel
 from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
-from pytest_cutile.errors import GateSkipped
+from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.explained import (
     CheckWith,
     WrongElement,
@@ -82,9 +82,7 @@ class Interpreting:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise GateSkipped(
-                Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')"
-            ) from error
+            raise GateSkipped(Reason.NO_GPU, NO_TORCH) from error
         asked = self._asked
         options = Options(
             only_block=asked.block,
@@ -153,7 +151,6 @@ class Interpreting:
             KernelFault: the kernel did something wrong on its way.
             CompileError: cuda-tile or tileiras rejects the kernel.
         """
-        __tracebackhide__ = True
         if not self.is_active:
             with self.active():
                 return self.interpret(check_with, work)
@@ -174,7 +171,6 @@ class Interpreting:
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
         """Make a check; a failure, which begins with `prefix`, says what in the kernel led to it."""
-        __tracebackhide__ = True
         turns = _Turns(self._run, self._launch, self._session.launched_again)
         try:
             return check_with(turns)
@@ -215,7 +211,6 @@ class Interpreting:
 
     def _launch(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; the interpreter knows what was written, so that no memory is poisoned here."""
-        __tracebackhide__ = True
         from pytest_cutile.tensors.trees import tensors_in
 
         self._refuse_large(sum(tensor.nbytes for tensor in tensors_in((args, kwargs))))
@@ -231,7 +226,6 @@ class Interpreting:
         return outputs
 
     def _check_written(self, fn: Callable[..., Any], outputs: Any) -> None:
-        __tracebackhide__ = True
         from pytest_cutile.tensors.trees import named_tensors
 
         named = list(named_tensors(outputs, "output"))
@@ -298,7 +292,6 @@ class _Turns(Launching):
         return not known
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        __tracebackhide__ = True
         self._calls.append((None, args, kwargs))
         before = len(self._run.launches)
         number = len(self._calls)

@@ -13,7 +13,7 @@ from pytest_cutile.compiler import CompileError
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput, with_facts
-from pytest_cutile.errors import GateSkipped
+from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
 from pytest_cutile.reports.document import printable
@@ -82,8 +82,7 @@ class GateOutcome(AbstractContextManager[None]):
         if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
             error = error.__cause__
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
-            raise GateFailed(advice, pytrace=False) from None
+            raise GateFailed(NO_TORCH, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
             kind = f"{error.kind}: " if isinstance(error, KernelFault) else ""
             notes = getattr(error, "__notes__", ())

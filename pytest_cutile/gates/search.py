@@ -207,7 +207,6 @@ class KernelSearch:
 
     def run(self) -> None:
         """Search; fail with the smallest example that was found, as a case to paste."""
-        __tracebackhide__ = True
         name = self._spec.name
         with GateOutcome(self._session, f"{name}[search]"):
             gate_correct(
@@ -223,7 +222,6 @@ class KernelSearch:
 
     def _search(self) -> CheckReport:
         """Try examples until one fails or time is over; look for the smallest that fails the same way."""
-        __tracebackhide__ = True
         from hypothesis import HealthCheck, Phase, find, settings
         from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 

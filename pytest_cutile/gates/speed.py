@@ -28,14 +28,14 @@ from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, Request, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison, Paired, SameCode
-from pytest_cutile.speed.judging import judge_screening, strict_failure
+from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.protocol import Failed, RequestedCases, Timed
 from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.verdicts import Judgement, Reason
+from pytest_cutile.verdicts import Judgement, Reason, strict_failure
 
 SENTINELS = 3
 """Unchanged cases of a run that are timed all the same, to say how this GPU does today."""
@@ -282,7 +282,6 @@ class SpeedGate(Gate):
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Time a case and compare it with its baseline; check it first if that has not been done."""
-        __tracebackhide__ = True
         # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
         is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
         outcome = gate_speed(

@@ -63,7 +63,6 @@ class _DeclaredCase(SpeedCase):
         return call_of(spec.launch, inputs)
 
     def check(self) -> None:
-        __tracebackhide__ = True
         check_task(self.session, self.task, self.test, sampled=self.sampled)
 
     def launcher_at(self, revision: str) -> Launcher | None:

@@ -24,7 +24,7 @@ from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
-from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
+from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
 
 class StaticGate(CompilingGate):
@@ -46,7 +46,6 @@ class StaticGate(CompilingGate):
             CompileError, CompilerMissing, NothingLaunched: it does not compile.
             Exception: whatever the launcher raised.
         """
-        __tracebackhide__ = True
         case = compiled_case(self.session, task)
         current = self._current(case)
         try:
@@ -86,7 +85,6 @@ class StaticGate(CompilingGate):
     # -- the gate -------------------------------------------------------------------------------------
 
     def _current(self, case: CompileCase) -> CaseFacts:
-        __tracebackhide__ = True
         try:
             return compiled_facts(self.session, case)
         except Exception as error:
@@ -127,22 +125,16 @@ class StaticGate(CompilingGate):
             failure = static_message(
                 key=case.baseline_key,
                 arch=case.arch,
-                nodeid=nodeid,
                 entry=entry,
                 current=current,
                 comparison=comparison,
                 toolchain=toolchain,
-                baseline_file=f"{self.session.revision_kernels}"
+                baseline=f"{self.session.revision_kernels}"
                 if store is None
                 else store.static_name(case.arch),
-                given_options=settings.given_options,
-                is_stored=store is not None,
             )
-        elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
-            failure = (
-                f"{case.baseline_key} {case.arch}: {judgement.verdict} ({judgement.reason}): "
-                f"{judgement.detail} [--perf-strict]"
-            )
+        elif not recorded:
+            failure = strict_failure(f"{case.baseline_key} {case.arch}", judgement, strict=settings.strict)
         if failure is not None and note:
             failure += f"\n\n{note}"
         self.append(

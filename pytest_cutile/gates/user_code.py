@@ -22,7 +22,6 @@ def user_code() -> Iterator[None]:
         GateSkipped: the code called pytest.skip or pytest.xfail.
         RuntimeError: the code called pytest.fail or sys.exit, which are no Exceptions.
     """
-    __tracebackhide__ = True
     try:
         yield
     except (SkipTest, pytest.skip.Exception, pytest.xfail.Exception) as skip:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from pytest_cutile.errors import GateSkipped
+from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
 from pytest_cutile.speed.measure.timing import Device, Timer
 from pytest_cutile.verdicts import Reason
+
+
+def torch_problem() -> str:
+    """Return why torch cannot use the GPU and what mends that, or ""."""
+    try:
+        import torch
+    except ImportError:
+        return NO_TORCH
+    if torch.cuda.is_available():
+        return ""
+    build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+    return f"torch {torch.__version__} ({build}) cannot use the GPU: install a CUDA build of torch"
 
 
 class GpuAtHand:
@@ -81,15 +93,10 @@ class GpuAtHand:
         return device
 
     def check_torch(self) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise GateSkipped(
-                Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')"
-            ) from error
-        if not torch.cuda.is_available():
-            build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            raise GateSkipped(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
+        if problem := torch_problem():
+            raise GateSkipped(Reason.NO_GPU, problem)
+        import torch
+
         device = self.timer.device
         if not self._is_from_nvml:
             return

@@ -1,4 +1,4 @@
-"""How a failure is shown, of whatever kind: what is wrong, where, the facts, and the command that repeats it.
+"""How a failure is shown, of whatever kind: what is wrong, where, the facts, and the command that comes next.
 
 A message is text. Its first line says what is wrong. Lines up to the first empty one follow by how much they
 tell; paragraphs after that are details. `pytest_parts/terminal.py` cuts what is too long for a terminal.
@@ -27,6 +27,7 @@ from _pytest._code.code import (
 )
 
 from pytest_cutile.pytest_parts.reporting import PROPERTY
+from pytest_cutile.verdicts import Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 _FAILED = "E   "
 """Begins the lines that pytest shows in red."""
-_TO_ACCEPT = "\n\nTo "
-"""Begins the last paragraph of messages that end with a command of their own."""
 _STYLE: Final = "line"
 """An entry of this style has its lines, then its place, and no separator after that."""
 
@@ -76,17 +75,20 @@ def show_failure(
     excinfo: pytest.ExceptionInfo[BaseException],
     session: Session,
 ) -> None:
-    """Put the message of a gate, its place and the command that repeats it into a test's report.
+    """Put the message of a gate, its place and the command that repeats or accepts it into a test's report.
 
     What the user's own code raised keeps pytest's traceback, and gets the command.
     """
     from pytest_cutile.gates.outcome import GateFailed
-    from pytest_cutile.pytest_parts.reproduce import how_to_repeat
+    from pytest_cutile.pytest_parts.reproduce import how_to_accept, how_to_repeat
 
     error = excinfo.value
     if isinstance(error, GateFailed):
         text = str(error)
-        command = "" if _TO_ACCEPT in text else how_to_repeat(item, session)
+        results = [value for name, value in item.user_properties if name == PROPERTY]
+        is_worse = any(result["verdict"] == Verdict.REGRESSION for result in results)  # type: ignore[index]
+        is_stored = session.settings.baseline_revision is None
+        command = (how_to_accept if is_worse and is_stored else how_to_repeat)(item, session)
         places = _places(item, excinfo, error)
         if error.call and not error.call.startswith("call 1:"):  # perhaps of a loop
             text = f"{error.call}: {text}"
@@ -127,14 +129,14 @@ def _innermost_of_user(error: BaseException) -> Iterator[Place]:
     yield from [Place.of(frame, line) for frame, line in frames if is_users(frame)][-1:]
 
 
-def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str = "") -> ReprExceptionInfo:
+def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str) -> ReprExceptionInfo:
     """Return a failure in the form that pytest prints and that pytest-xdist sends between processes.
 
     Args:
         text: The message.
         places: Where it failed: the user's line, then lines of functions that were called from there.
         folder: Paths are shown relative to this folder: the one that pytest was started in.
-        command: How to repeat it; empty where the message ends with a command.
+        command: How to repeat or accept it.
     """
     from pytest_cutile.reports.document import printable
 
@@ -148,8 +150,6 @@ def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str 
         if source := linecache.getline(place.file, place.line).strip():
             entries.append(ReprEntry([f"    {printable(source)}"], None, None, None, _STYLE))
     body = "\n".join(rest).strip("\n")
-    if not command:
-        body, _, command = body.rpartition("\n\n")
     # Always both, so that `shorten` finds the facts.
     entries += [ReprEntryNative([f"{line}\n" for line in part.splitlines()]) for part in (body, command)]
     # Its message is what the short summary and JUnit files show.

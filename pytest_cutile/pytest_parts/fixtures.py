@@ -102,7 +102,6 @@ class CheckKernel:
         CheckOptions.split(kwargs, parameter_names(fn))  # refuses what is spelled like an option
 
         def check_with(launching: Launching) -> CheckReport:
-            __tracebackhide__ = True
             if settings.sanitized:
                 return only_launch(all_passes(fn, grad=grad), args, kwargs)
             from pytest_cutile.correctness.check import run_check
@@ -110,7 +109,6 @@ class CheckKernel:
             return run_check(fn, args, kwargs, reference=reference, options=chosen, launching=launching)
 
         def check() -> CheckReport:
-            __tracebackhide__ = True
             return check_with(ON_GPU) if interpreting is None else interpreting.interpret(check_with)
 
         nodeid = self.test.nodeid

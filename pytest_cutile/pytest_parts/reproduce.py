@@ -1,4 +1,4 @@
-"""The command that repeats one test with the same inputs."""
+"""The commands that end a failure: to repeat its test with the same inputs, or to accept a regression."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pytest_cutile.pytest_parts.options import OPTIONS
-from pytest_cutile.pytest_parts.options.given import given_words
 from pytest_cutile.pytest_parts.options.option import Repeat
 from pytest_cutile.settings import Settings
 
@@ -43,6 +42,15 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
     return f"Reproduce{seed}:\n  {repeat_command(item, session.settings, arch, interpreted=interpreted)}"
 
 
+def how_to_accept(item: pytest.Item, session: Session) -> str:
+    """Return the command that records a regression of a test as its baseline."""
+    command = repeat_command(item, session.settings, arch_of(item, session), interpreted=False)
+    return (
+        "To accept it (the reason is stored with the baseline):\n"
+        f"  {command} \\\n    --update-baselines --reason 'why it is worse'"
+    )
+
+
 def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
     """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""
     config = item.config
@@ -50,7 +58,7 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
     file, colons, name = str(item.nodeid).partition("::")
     here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
     words = ["pytest", f"{here}{colons}{name}"]
-    words += given_words(config, config.invocation_params.dir)
+    words += _given(config)
     words += _options(config, Repeat.ALWAYS)
     if settings.foreign_arch is None:
         # Of several architectures the id may name one; only then there is such an id.
@@ -64,3 +72,25 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
 
 def _options(config: pytest.Config, repeat: Repeat) -> list[str]:
     return [word for option in OPTIONS if option.repeat is repeat for word in option.words(config)]
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """Return the options of pytest itself, as given, by which it finds the test."""
+    options, added = config.option, config.getini("addopts")
+    folder = config.invocation_params.dir
+    words = []
+    # What the root folder depends on.
+    if options.inifilename is not None:
+        words += ["-c", os.path.relpath(config.inipath or options.inifilename, folder)]
+    if options.rootdir is not None:
+        words += ["--rootdir", os.path.relpath(config.rootpath, folder)]
+    for plugin in options.plugins or ():
+        words += ["-p", plugin]
+    for override in options.override_ini or ():
+        if not override.startswith("strict_"):  # what pytest makes of --strict-markers
+            words += ["-o", override]
+    # The ini file's may leave the test out, and those given in their place did not.
+    for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
+        if any(word.startswith(option) for word in added):
+            words += [option, value]
+    return words

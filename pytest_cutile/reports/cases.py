@@ -172,22 +172,18 @@ def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
     cases: dict[str, dict[str, set[tuple[str, ...]]]] = defaultdict(lambda: defaultdict(set))
     for result in results:
         if result.verdict == Verdict.NOT_MEASURED:
-            cases[result.detail or f"{result.reason}"][result.gate].add(_identity(result))
+            cases[result.detail or f"{result.reason}"][result.gate].add(result.case_id)
     return [
         (", ".join(f"{len(keys)} {gate}" for gate, keys in sorted(by_gate.items())), why)
         for why, by_gate in sorted(cases.items())
     ]
 
 
-def _identity(result: Result) -> tuple[str, ...]:
-    return (result.kernel, *result.of_case, result.arch)
-
-
 def interpreted_line(results: Iterable[Result]) -> str:
     """Return how many cases were checked and no GPU has run; "" if none."""
     unchecked = (Reason.RAISED, Reason.COMPILE_ERROR)
     checked = {
-        _identity(result)
+        result.case_id
         for result in results
         if isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
     }

@@ -1,23 +1,13 @@
-"""Messages of the speed gate's and the static gate's failures: what, where, by how much, why, the command."""
+"""Messages of the speed gate's and the static gate's failures: what, where, by how much, why."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes
 from pytest_cutile.quantities import counted, format_change, format_share, format_time
-from pytest_cutile.reports.document import (
-    Block,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Paragraph,
-    Row,
-    Table,
-)
+from pytest_cutile.reports.document import Column, Document, Facts, Row, Table
 from pytest_cutile.reports.text import WIDTH, render_text
 from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision
@@ -29,17 +19,6 @@ from pytest_cutile.verdicts import Reason
 
 _SHOWN_DIFFERENCES = 6
 _IN_REGIME = {Regime.BURST: "in bursts", Regime.SUSTAINED: "under sustained load"}
-
-
-def _what_next(what: str, nodeid: str, arch: str, given_options: str, *, is_stored: bool) -> list[Block]:
-    """Return the command that accepts a regression of `nodeid`, or repeats it where nothing is stored."""
-    command = f"pytest {shlex.quote(nodeid)} --arch {arch} {given_options}".rstrip()
-    if not is_stored:
-        return [Paragraph("To repeat it, in the rootdir:"), Code(command)]
-    return [
-        Paragraph("To accept it, in the rootdir (the reason is stored with the baseline):"),
-        Code(f"{command} \\\n  --update-baselines --reason 'why it is {what}'"),
-    ]
 
 
 def _not_shown(differences: Sequence[object]) -> list[str]:
@@ -56,7 +35,6 @@ def regression_message(
     case: PendingCase,
     comparison: Comparison,
     baseline_file: str,
-    given_options: str = "",
     names_gpu: bool = False,
     compiled_otherwise: Sequence[str] = (),
 ) -> str:
@@ -66,7 +44,6 @@ def regression_message(
         case: The case, decided.
         comparison: What it was compared with.
         baseline_file: Where the baseline is; empty where `git:REV` needs none.
-        given_options: What was given on the command line.
         names_gpu: Whether the run uses several GPUs, so that the message has to name this one.
         compiled_otherwise: What the compiler made otherwise than in the baseline's commit, worst first.
     """
@@ -78,15 +55,11 @@ def regression_message(
         shown_ones = compiled_otherwise[:_SHOWN_DIFFERENCES]
         facts.append(("compiler", [*shown_ones, *_not_shown(compiled_otherwise)]))
     evidence = Facts([*_evidence(case, comparison, baseline_file)])
-    blocks: list[Block] = [Facts(facts), _speed_table(case, comparison), evidence]
-    blocks += _what_next(
-        "slower", case.case.nodeid, device.arch, given_options, is_stored=bool(baseline_file)
-    )
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
     revision = comparison.revision if isinstance(comparison, Paired) else ""
     than = _slower_than(case, comparison, "its baseline" if baseline_file else revision)
     title = f"{case.case.key} on {device.arch} ({where}) is {abs(change):.1%} slower than {than}."
-    return render_text(Document(title, blocks))
+    return render_text(Document(title, [Facts(facts), _speed_table(case, comparison), evidence]))
 
 
 def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> str:
@@ -236,18 +209,15 @@ def static_message(
     *,
     key: str,
     arch: str,
-    nodeid: str,
     entry: StaticEntry,
     current: CaseFacts,
     comparison: StaticComparison,
     toolchain: Mapping[str, str],
-    baseline_file: str,
-    given_options: str = "",
-    is_stored: bool = True,
+    baseline: str,
 ) -> str:
     """Return the message of a case that compiles to something worse than its baseline.
 
-    Of another revision's kernels, `baseline_file` names that, and nothing is stored.
+    `baseline` names the file or the revision of the baseline.
     """
     worse, different = comparison.of(Effect.WORSE), comparison.of(Effect.DIFFERENT)
     # What has a line in the source says most.
@@ -259,19 +229,14 @@ def static_message(
     recorded = ", ".join(filter(None, [at, commit and f"commit {commit}"]))
     facts = [
         ("cause", [_cause(entry, toolchain, same_source=entry.facts.source == current.source)]),
-        ("baseline", [f"{baseline_file} ({recorded})" if recorded else baseline_file]),
+        ("baseline", [f"{baseline} ({recorded})" if recorded else baseline]),
         *(("unknown", [text]) for text in current.missing),
         ("note", ["nothing was run: the compiled code was compared"]),
-    ]
-    blocks = [
-        Facts(differences),
-        Facts(facts),
-        *_what_next("worse", nodeid, arch, given_options, is_stored=is_stored),
     ]
     first = replace(worse[0], detail="").text if worse else "?"
     more_worse = f" (and {len(worse) - 1} more)" if len(worse) > 1 else ""
     title = f"{key} for {arch} compiles to something worse: {first}{more_worse}"
-    return render_text(Document(title, blocks))
+    return render_text(Document(title, [Facts(differences), Facts(facts)]))
 
 
 def _changed(change: Change) -> list[str]:

@@ -32,7 +32,7 @@ from pytest_cutile.quantities import natural_order
 from pytest_cutile.reports.cases import CaseRow, FailedTest, RunOutcome, cases_of, not_measured
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.history import HistoryPoint, history_points
-from pytest_cutile.results import Amount, Microseconds, Result, SpeedResult, StaticResult
+from pytest_cutile.results import Amount, Measured, Microseconds, Result, SpeedResult, StaticResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.timing import bound_of
 from pytest_cutile.static.facts import CaseFacts
@@ -126,10 +126,10 @@ class ReportedCase(Struct, frozen=True, kw_only=True):
     """As the case's name has it ("bf16"), else that of the work; empty where neither says."""
     verdict: str
     """In words: the worst of its gates'; "recorded" in a report of baselines."""
-    tone: Tone
+    tone: Tone = Tone.PLAIN
     """"good", "bad", or "plain": undecided."""
-    failed: bool
-    results: tuple[Result, ...]
+    failed: bool = False
+    results: tuple[Result, ...] = ()
     """Of all gates that ran and all inputs; `gate` says of which."""
     figures: Figures | None
     baseline: StaticEntry | None
@@ -264,7 +264,7 @@ def report_of_run(run: RunOutcome) -> Report:
             remarks.append(f"history and compiled baselines are left out: {error}")
     rows = cases_of(run.results)
     history = _histories(speed, {row.key for row in rows})
-    failed = {(result.gate, *result.of_case, result.arch, result.gpu) for result in run.failed}
+    failed = {result.case_id for result in run.failed}
     entries = _entries(static)
     cases = [_case(row, failed, history.get(row.key, ()), entries) for row in rows]
     verdicts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
@@ -312,9 +312,6 @@ def report_of_baselines(
                 gpu=gpu,
                 dtype=_dtype(name, figures),
                 verdict="published" if figures is not None and figures.origin == "published" else "recorded",
-                tone=Tone.PLAIN,
-                failed=False,
-                results=(),
                 figures=figures,
                 baseline=entries.get(arch, {}).get(key),
             )
@@ -369,7 +366,7 @@ def _report(
 
 def _case(
     row: CaseRow,
-    failed: set[tuple[str, str, str, str, str]],
+    failed: set[tuple[str, ...]],
     history: Iterable[GpuHistory],
     entries: Mapping[str, Mapping[str, StaticEntry]],
 ) -> ReportedCase:
@@ -387,9 +384,7 @@ def _case(
         dtype=_dtype(row.name, figures),
         verdict=row.verdict,
         tone=row.tone,
-        failed=any(
-            (result.gate, *result.of_case, result.arch, result.gpu) in failed for result in row.of_all_inputs
-        ),
+        failed=any(result.case_id in failed for result in row.of_all_inputs),
         results=tuple(row.of_all_inputs),
         figures=figures,
         baseline=entries.get(arch, {}).get(row.key),
@@ -399,15 +394,15 @@ def _case(
 def _measured_figures(result: Result) -> Figures | None:
     if not isinstance(result, SpeedResult) or result.us_per_launch is None:
         return None
-    measured = result.measured
+    measured = result.measured or Measured()
     return Figures(
         origin="measured",
         us_per_launch=result.us_per_launch,
         sustained_us_per_launch=result.sustained_us_per_launch,
-        flops=measured.flops if measured is not None else 0.0,
-        bytes=measured.bytes if measured is not None else 0.0,
-        tokens=measured.tokens if measured is not None else 0.0,
-        dtype=measured.dtype if measured is not None else "",
+        flops=measured.flops,
+        bytes=measured.bytes,
+        tokens=measured.tokens,
+        dtype=measured.dtype,
         rate=result.rate,
         unit=result.unit,
         share_of_limit=result.share_of_limit,

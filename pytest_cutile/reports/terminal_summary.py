@@ -52,8 +52,12 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     if verbose or any(filter(None, (text for case in cases for text in case.figures.values()))):
         blocks: list[Block] = [_table(cases, verbose=verbose)]
     else:
-        failed = {(result.gate, *result.of_case, result.arch) for result in run.failed}
-        shown = [case for case in cases if case.tone is Tone.BAD or not failed.isdisjoint(_identities(case))]
+        failed = {result.case_id for result in run.failed}
+        shown = [
+            case
+            for case in cases
+            if case.tone is Tone.BAD or any(result.case_id in failed for result in case.results)
+        ]
         blocks = [_overview(cases, run.seconds), *([_table(shown, verbose=True)] if shown else [])]
 
     def add(texts: Iterable[str], tone: Tone = Tone.PLAIN, *, clipped: bool = False) -> None:
@@ -99,10 +103,6 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
         rows.append(Row((kernel, counted(count, "case"), *("",) * len(titles), arch, verdict), tone))
     figures_of = [Column(title, right=True) for title in titles]
     return Table([*NAMES, *figures_of, Column("arch"), Column("verdict")], rows)
-
-
-def _identities(case: CaseRow) -> set[tuple[str, ...]]:
-    return {(result.gate, *result.of_case, result.arch) for result in case.results}
 
 
 def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:

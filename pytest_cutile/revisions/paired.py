@@ -29,7 +29,6 @@ def with_own_imports(revision: Revision, launcher: Callable[..., Any]) -> Callab
     imports_nothing = False
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
         nonlocal imports_nothing
         try:
             if imports_nothing:
@@ -59,7 +58,6 @@ class LaunchedKernels:
         was_called = False
 
         def call(*args: Any, **kwargs: Any) -> object:
-            __tracebackhide__ = True
             nonlocal was_called
             cutile = sys.modules.get("cuda.tile")
             if was_called or cutile is None:

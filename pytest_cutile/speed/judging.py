@@ -11,7 +11,7 @@ from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, 
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
+from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 
 def judge_screening(key: str, comparison: Comparison, measurement: Measurement) -> Judgement:
@@ -162,10 +162,3 @@ def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurem
     disturbed = f"; the GPU was disturbed: {'; '.join(problems)}" if problems else ""
     detail = f"{key}: the samples spread by {spread:.0%}, so their mean does not tell its speed{disturbed}"
     return replace(judgement, reason=Reason.NOISY, detail=detail)
-
-
-def strict_failure(key: str, judgement: Judgement, *, strict: bool) -> str | None:
-    """Return the failure of a verdict that decides nothing, if `--perf-strict` asks for one."""
-    if strict and judgement.verdict in UNDECIDED:
-        return f"{key}: {judgement.verdict} ({judgement.reason}): {judgement.detail} [--perf-strict]"
-    return None

@@ -15,12 +15,12 @@ from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison, Paired
 from pytest_cutile.speed.decide import Decision, Estimate, Rule, decide
-from pytest_cutile.speed.judging import judge, strict_failure
+from pytest_cutile.speed.judging import judge
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.speed.recording import record
-from pytest_cutile.verdicts import Judgement, Reason, Verdict
+from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
 MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], int], Sequence[Measured]]
@@ -185,7 +185,6 @@ class SpeedSuite:
             case=case,
             comparison=comparison,
             baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
-            given_options=settings.given_options,
             names_gpu=settings.xdist_worker,
             compiled_otherwise=case.decided.code_changes,
         )

@@ -327,6 +327,16 @@ def project(pytester) -> Project:
     return Project(pytester)
 
 
+@pytest.fixture
+def without_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project without a kernel and without a timer, on a machine without a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (project.path / "conftest.py").unlink()
+    (project.path / "mykernels" / "scale.py").unlink()
+    project.pytester.syspathinsert()
+    return project
+
+
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory) -> Path:
     """A folder for the project that all tests with `paired` begin with; the first one makes it."""

@@ -71,6 +71,7 @@ def test_the_commit_that_made_compiled_code_worse_is_found(static):
         page = page.replace(old, new)
     assert missing_lines(page, result.stdout) == []
     assert "unknown" not in result.stdout  # a revision is its commit
+    assert "  pytest " not in result.stdout
     assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
 
 

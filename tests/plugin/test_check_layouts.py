@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 FLAT = """
 import cuda.tile as ct
 import pytest_cutile
@@ -39,55 +37,46 @@ def flat(check="", make='make_tensor((6, 50), "float32")'):
     return FLAT.replace("CHECK", check).replace("MAKE", make)
 
 
-@pytest.fixture
-def interpreted(project, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (project.path / "conftest.py").unlink()
-    (project.path / "mykernels" / "scale.py").unlink()
-    project.pytester.syspathinsert()
-    return project
-
-
-def test_an_interpreted_kernel_that_takes_contiguous_rows_for_granted(interpreted):
-    interpreted.kernel(flat(), name="double")
-    result = interpreted.run(gates="cutile_correct")
+def test_an_interpreted_kernel_that_takes_contiguous_rows_for_granted(without_gpu):
+    without_gpu.kernel(flat(), name="double")
+    result = without_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["*with inputs of padded rows: double differs from*", "*padded rows: ?6, 50? has strides ?66, 1?*"]
     )
 
 
-def test_it_may_refuse_them(interpreted):
+def test_it_may_refuse_them(without_gpu):
     contiguous = 'if not x.is_contiguous():\n        raise ValueError("x must be contiguous")'
-    interpreted.kernel(flat(contiguous), name="double")
-    result = interpreted.run("--check-layouts", "-v", "--junitxml=junit.xml", gates="cutile_correct")
+    without_gpu.kernel(flat(contiguous), name="double")
+    result = without_gpu.run("--check-layouts", "-v", "--junitxml=junit.xml", gates="cutile_correct")
     result.assert_outcomes(passed=1)
     said = "refused by double, f32: padded rows: ValueError: x must be contiguous"
     assert f"\n{said}\n" in result.stdout.str()
-    assert "padded rows: ValueError: x must be contiguous" in (interpreted.path / "junit.xml").read_text()
-    assert "refused by" not in interpreted.run(gates="cutile_correct").stdout.str()
+    assert "padded rows: ValueError: x must be contiguous" in (without_gpu.path / "junit.xml").read_text()
+    assert "refused by" not in without_gpu.run(gates="cutile_correct").stdout.str()
 
 
-def test_a_fault_of_the_launcher_is_no_refusal(interpreted):
-    interpreted.kernel(flat("x.stride(0) == x.shape[1] or None / 3"), name="double")
-    result = interpreted.run(gates="cutile_correct")
+def test_a_fault_of_the_launcher_is_no_refusal(without_gpu):
+    without_gpu.kernel(flat("x.stride(0) == x.shape[1] or None / 3"), name="double")
+    result = without_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*TypeError: unsupported operand*"])
 
 
-def test_transposed_storage_is_asked_for(interpreted):
+def test_transposed_storage_is_asked_for(without_gpu):
     padded = "if x.stride(0) > x.shape[1]: raise TypeError('no gaps')"
-    interpreted.kernel(flat(padded), name="double")
-    interpreted.run(gates="cutile_correct").assert_outcomes(passed=1)
-    result = interpreted.run("--check-layouts", gates="cutile_correct")
+    without_gpu.kernel(flat(padded), name="double")
+    without_gpu.run(gates="cutile_correct").assert_outcomes(passed=1)
+    result = without_gpu.run("--check-layouts", gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*transposed storage: ?6, 50? has strides ?1, 6?*"])
 
 
-def test_a_case_may_leave_them_out(interpreted):
+def test_a_case_may_leave_them_out(without_gpu):
     text = flat().replace("cases=[", 'check={"vary_layout": False}, cases=[')
-    interpreted.kernel(text, name="double")
-    interpreted.run("--check-layouts", gates="cutile_correct").assert_outcomes(passed=1)
+    without_gpu.kernel(text, name="double")
+    without_gpu.run("--check-layouts", gates="cutile_correct").assert_outcomes(passed=1)
 
 
 TEST = """

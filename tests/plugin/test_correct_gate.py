@@ -135,10 +135,11 @@ def test_mine(factor, make_tensor, check_kernel):
     [
         (["--every-input"], "mykernels/scale.py::correct[n104-nan]", "y[y.isnan()] = 0"),
         (["--check-layouts", "--mutation-test"], "mykernels/scale.py::correct[n100]", "y *= x.stride(-1)"),
+        (["--perf-baseline=none"], "mykernels/scale.py::correct[n100]", "y[0] = 0"),
         (["-o", "cutile_kernels=others.scale"], "others/scale.py::correct[n100]", "y[0] = 0"),
         (["-p", "myplugin", "-o", "markers=slow", "-m", "slow"], "test_mine.py::test_mine", "pass"),
     ],
-    ids=["every-input", "check-layouts", "ini", "plugin"],
+    ids=["every-input", "check-layouts", "perf-baseline", "ini", "plugin"],
 )
 def test_the_command_has_the_options_that_the_test_depends_on(project, options, test, bug):
     pytester = project.pytester

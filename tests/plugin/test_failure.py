@@ -117,6 +117,22 @@ def test_a_slower_call_is_shown_where_it_was_made(loop):
     )
 
 
+STOPS = """
+def pytest_exception_interact(call):
+    innermost = [entry for entry in call.excinfo.traceback if not entry.ishidden(call.excinfo)][-1]
+    print("stops in", innermost.name)
+"""
+
+
+@pytest.mark.parametrize(("test", "frame"), [("test_loop", "check"), ("test_raises", "refuse")])
+def test_a_debugger_stops_in_the_users_frame(loop, test, frame):
+    """By the frame that --pdb chooses: the innermost one that is not hidden."""
+    loop.pytester.makepyfile(stops=STOPS)
+    loop.pytester.syspathinsert()
+    result = loop.run(f"test_loop.py::{test}", "-p", "stops", "-s", gates="")
+    result.stdout.fnmatch_lines([f"*stops in {frame}"])
+
+
 COARSE = """
 import pytest_cutile
 

@@ -54,12 +54,10 @@ LAUNCHED = "return launch(backward_kernel, dy)"
 
 
 @pytest.fixture
-def no_gpu(project, monkeypatch):
+def no_gpu(without_gpu):
     """A project with one differentiable kernel and no timer."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (project.path / "conftest.py").unlink()
-    project.kernel(SCALE)
-    return project
+    without_gpu.kernel(SCALE)
+    return without_gpu
 
 
 def test_right_gradients_pass(no_gpu):

@@ -36,14 +36,10 @@ def test_plain(arch):
 
 
 @pytest.fixture
-def no_gpu(project, monkeypatch):
+def no_gpu(without_gpu):
     """A project with one real kernel and no timer."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (project.path / "conftest.py").unlink()
-    (project.path / "mykernels" / "scale.py").unlink()
-    project.pytester.syspathinsert()
-    project.kernel(ADD, name="add")
-    return project
+    without_gpu.kernel(ADD, name="add")
+    return without_gpu
 
 
 @pytest.fixture

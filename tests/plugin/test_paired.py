@@ -53,7 +53,7 @@ def test_the_message_has_the_evidence_for_both_kernels(paired):
             "  limit       a slowdown of 1.0%, if noise cannot explain it",
             f"*baseline *the kernel of {commit[:12]}, which baselines/sm_90-nvidia-h200.json was recorded *",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
-            "*--update-baselines --reason 'why it is slower'",
+            "*--update-baselines --reason 'why it is worse'",
         ]
     )
 
@@ -129,7 +129,7 @@ def test_both_kernels_slower_in_a_new_environment_is_a_regression_of_the_environ
             "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 10.?% slower than recorded.",
             "  cause       the environment, not the code: its baseline kernel is as slow now",
             "  environment driver: 580.1 -> 590.2",
-            "*--update-baselines --reason 'why it is slower'",
+            "*--update-baselines --reason 'why it is worse'",
         ]
     )
 
@@ -390,6 +390,8 @@ def test_a_revision_is_compared_with_and_nothing_is_stored(repository):
             "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD in bursts.",
             "*burst: time per launch *42.4 us *40 us *+6.0 % *",
             "*baseline *the kernel of HEAD, interleaved on the same buffers",
+            "Reproduce*:",
+            "  pytest 'mykernels/scale.py::speed?n8?' *--perf-baseline=git:HEAD --arch sm_90",
         ]
     )
     assert "--update-baselines" not in result.stdout.str()

@@ -41,7 +41,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
             "  limit       5.5%, since other sessions have measured the stored times",
             "*baseline *stored times of baselines/sm_90-nvidia-h200.json (3 runs on 1 GPU)",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
-            "*--update-baselines --reason 'why it is slower'",
+            "*--update-baselines --reason 'why it is worse'",
         ]
     )
     result.stdout.fnmatch_lines(["scale *+8.0 % *regression"])
@@ -215,7 +215,7 @@ def test_the_command_keeps_the_baselines_that_were_given(project):
     (project.path / "baselines").rename(project.path / "elsewhere")
     project.times(43.2)
     result = project.run("--perf-baseline", "elsewhere")
-    result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline=elsewhere \\"])
+    result.stdout.fnmatch_lines(["*speed[[]n8[]]' --perf-baseline=elsewhere --arch sm_90 \\"])
 
 
 def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):

@@ -1,6 +1,8 @@
 """The gate `static` on real kernels with the real compiler, on a machine without a GPU: planted faults."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 
@@ -221,6 +223,36 @@ def test_a_worse_entry_is_recorded_only_with_a_reason(static):
     static.run("--update-baselines", "--reason", "float32 is wanted").assert_outcomes(passed=1)
     assert static.entry()["provenance"]["reason"] == "float32 is wanted"
     static.run("--perf-strict").assert_outcomes(passed=1)
+
+
+def printed_command(result):
+    (command,) = re.findall(r"^  (pytest (?:.*\\\n)*.*)$", result.stdout.str(), re.MULTILINE)
+    return shlex.split(command.replace("\\\n", ""))[1:]
+
+
+WORSE = ("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)")
+
+
+def test_the_printed_command_accepts_a_worse_kernel(static):
+    path = static.project.path
+    (path / "tox.ini").rename(path / "other.ini")
+    options = ("-c", "other.ini", "--perf-baseline=elsewhere")
+    static.run("--update-baselines", *options)
+    static.change(WORSE)
+    result = static.run(*options)
+    result.assert_outcomes(failed=1)
+    static.run(*printed_command(result), gates="").assert_outcomes(passed=1)
+    static.run(*options, "--perf-strict").assert_outcomes(passed=1)
+
+
+def test_beside_a_revision_the_printed_command_repeats_the_failure(static):
+    static.project.commit()
+    static.change(WORSE)
+    result = static.run("--perf-baseline=git:HEAD")
+    result.assert_outcomes(failed=1)
+    command = printed_command(result)
+    assert "--update-baselines" not in command
+    static.run(*command, gates="").assert_outcomes(failed=1)
 
 
 TWICE = ("    ct.launch(", "    for _ in range(2):\n        ct.launch(")

@@ -122,7 +122,6 @@ def make_context(store: Any = None, commit: str = "a" * 40, **changed: Any) -> A
         "strict": False,
         "reason": None,
         "baseline_revision": None,
-        "given_options": "",
         "xdist_worker": False,
     }
     timer = SimpleNamespace(device=H200, environment=lambda: {"driver": "580"})

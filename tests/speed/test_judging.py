@@ -4,9 +4,9 @@ import pytest
 
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import PublishedFigure
-from pytest_cutile.speed.judging import judge_screening, strict_failure
+from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.timing import Block, Regime, Skipped
-from pytest_cutile.verdicts import Judgement, Reason
+from pytest_cutile.verdicts import Judgement, Reason, strict_failure
 from tests.speed.simulated import RULE, WORK, measured, paired, settle, stored, unpaired
 
 DRIVER = ("driver: 580 -> 590",)

@@ -142,7 +142,6 @@ def test_the_message_tells_both_regimes():
         "95 % interval",
         "placements of the buffers within ",
         "3 fresh processes",
-        "--reason",
     ):
         assert text in message
 

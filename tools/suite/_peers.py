@@ -9,7 +9,7 @@ import cuda.tile as ct
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_cutile import Work
 
@@ -26,6 +26,14 @@ def copies_of(work: Work) -> dict[str, Callable[[], object]]:
     source = torch.zeros(-(-int(work.bytes) // 8), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
     return {"copy": lambda: target.copy_(source), "copy-kernel": lambda: torch.neg(source, out=target)}
+
+
+def torch_peers(
+    eager: Callable[..., object], args: Sequence[Any], work: Work
+) -> dict[str, Callable[[], object]]:
+    """Return PyTorch's functions, as they are and compiled, of `args`; and copies of the same bytes."""
+    fused = compiled(eager)
+    return {"torch": lambda: eager(*args), "compile": lambda: fused(*args), **copies_of(work)}
 
 
 class InPlace:

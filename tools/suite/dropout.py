@@ -12,7 +12,7 @@ import torch
 
 from kernels import dropout as MODULE  # noqa: N812
 from kernels.dropout import DropoutConfig, _case
-from tools.suite._peers import COPIES, compiled, copies_of, has_tilegym
+from tools.suite._peers import COPIES, has_tilegym, torch_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,12 +47,7 @@ def eager(x: torch.Tensor, p: float) -> torch.Tensor:
 def peers(args: dict[str, Any], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what does the same, with random numbers of its own, and a copy of the same bytes."""
     x, p, seed = args["x"], args["p"], args["seed"]
-    fused = compiled(eager)
-    peer_launches: dict[str, Callable[[], object]] = {
-        "torch": lambda: eager(x, p),
-        "compile": lambda: fused(x, p),
-        **copies_of(MODULE.work(**params)),
-    }
+    peer_launches = torch_peers(eager, (x, p), MODULE.work(**params))
     if has_tilegym() and x.is_contiguous():
         import tilegym
 

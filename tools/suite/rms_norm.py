@@ -9,7 +9,7 @@ import torch
 
 from kernels import rms_norm as MODULE  # noqa: N812
 from kernels.rms_norm import RmsNormConfig, _case
-from tools.suite._peers import COPIES, compiled, copies_of, has_tilegym
+from tools.suite._peers import COPIES, has_tilegym, torch_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,12 +62,7 @@ def eager(
 def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what does the same, and a copy of the same bytes."""
     x, weight, eps, residual = (*args, None)[:4]
-    fused = compiled(eager)
-    peer_launches: dict[str, Callable[[], object]] = {
-        "torch": lambda: eager(x, weight, eps, residual),
-        "compile": lambda: fused(x, weight, eps, residual),
-        **copies_of(MODULE.work(**params)),
-    }
+    peer_launches = torch_peers(eager, (x, weight, eps, residual), MODULE.work(**params))
     if has_tilegym() and residual is None:
         import tilegym
 

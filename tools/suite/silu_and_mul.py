@@ -8,7 +8,7 @@ import torch
 
 from kernels import silu_and_mul as MODULE  # noqa: N812
 from kernels.silu_and_mul import _case
-from tools.suite._peers import COPIES, compiled, copies_of, has_tilegym
+from tools.suite._peers import COPIES, has_tilegym, torch_peers
 from tools.suite.swiglu import configs
 
 if TYPE_CHECKING:
@@ -37,12 +37,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what does the same, and a copy of the same bytes."""
     (x,) = args
-    fused = compiled(eager)
-    peer_launches: dict[str, Callable[[], object]] = {
-        "torch": lambda: eager(x),
-        "compile": lambda: fused(x),
-        **copies_of(MODULE.work(**params)),
-    }
+    peer_launches = torch_peers(eager, args, MODULE.work(**params))
     if has_tilegym():
         import tilegym
 

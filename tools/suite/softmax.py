@@ -9,7 +9,7 @@ import torch
 
 from kernels import softmax as MODULE  # noqa: N812
 from kernels.softmax import SoftmaxConfig, _case
-from tools.suite._peers import COPIES, compiled, copies_of, has_tilegym
+from tools.suite._peers import COPIES, has_tilegym, torch_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,12 +60,7 @@ def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[
     """Return what does the same, and a copy of the same bytes."""
     (x,) = args
     eager = partial(torch.softmax, dim=1)
-    fused = compiled(eager)
-    peer_launches: dict[str, Callable[[], object]] = {
-        "torch": lambda: eager(x),
-        "compile": lambda: fused(x),
-        **copies_of(MODULE.work(**params)),
-    }
+    peer_launches = torch_peers(eager, args, MODULE.work(**params))
     if has_tilegym():
         import tilegym
 

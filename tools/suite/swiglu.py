@@ -8,7 +8,7 @@ import torch
 
 from kernels import swiglu as MODULE  # noqa: N812
 from kernels.swiglu import SwigluConfig, _case
-from tools.suite._peers import COPIES, compiled, copies_of, has_tilegym
+from tools.suite._peers import COPIES, has_tilegym, torch_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,12 +48,7 @@ def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what does the same, and a copy of the same bytes."""
     a, b = args
-    fused = compiled(eager)
-    peer_launches: dict[str, Callable[[], object]] = {
-        "torch": lambda: eager(a, b),
-        "compile": lambda: fused(a, b),
-        **copies_of(MODULE.work(**params)),
-    }
+    peer_launches = torch_peers(eager, args, MODULE.work(**params))
     if has_tilegym() and a.is_contiguous() and b.is_contiguous():
         import tilegym
 

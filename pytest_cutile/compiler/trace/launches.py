@@ -185,7 +185,6 @@ def pretend_gpu(
 
 def trace_launches(fn: Callable[[], object], arch: str, backing: Backing = "meta") -> list[Launch]:
     """Call `fn`, which makes its inputs and launches, as if on a GPU of `arch`; return what it launched."""
-    __tracebackhide__ = True
     with pretend_gpu(arch, backing) as recorder:
         fn()
     return recorder.launches
@@ -193,13 +192,11 @@ def trace_launches(fn: Callable[[], object], arch: str, backing: Backing = "meta
 
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:
     """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched."""
-    __tracebackhide__ = True
     return record(make_and_launch, arch).launches
 
 
 def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
     """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values."""
-    __tracebackhide__ = True
     with pretend_gpu(arch, "meta") as recorder:
         try:
             make_and_launch()

@@ -23,7 +23,6 @@ class Launching:
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; return its outputs."""
-        __tracebackhide__ = True
         return fn(*args, **kwargs)
 
     def is_new(self) -> bool:
@@ -40,7 +39,6 @@ class Interpreted(Launching):
         self._call = super().__call__ if call is None else call
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        __tracebackhide__ = True
         return self._call(fn, args, kwargs)
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 import pytest
 
-from pytest_cutile.pytest_parts.options.given import given_words
-from pytest_cutile.pytest_parts.options.option import Fields, Option
+from pytest_cutile.pytest_parts.options.option import Fields, Option, Repeat
 
 
 def _read_baseline(config: pytest.Config) -> Fields:
     text = config.getoption("--perf-baseline")
-    path, revision = _path(config, text), _revision(config, text)
-    words = given_words(config, config.rootpath)
-    if text is not None:
-        words.append(f"--perf-baseline={os.path.relpath(path, config.rootpath) if path else text}")
-    return {"baseline_path": path, "baseline_revision": revision, "given_options": shlex.join(words)}
+    return {"baseline_path": _path(config, text), "baseline_revision": _revision(config, text)}
 
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:
@@ -105,6 +99,7 @@ OPTIONS = (
         "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the "
         "project for the place of the tests.",
         read=_read_baseline,
+        repeat=Repeat.ALWAYS,
     ),
     Option(
         name="--update-baselines",

@@ -28,7 +28,6 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> object:
-        __tracebackhide__ = True
         return self.function(*self.args, **self.kwargs)
 
     def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
