@@ -44,6 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         own = commands.add_parser(name, help=study.summary, description=explained)
         if isinstance(study, StoredStudy):
             own.add_argument("files", nargs="*", type=Path, metavar="FILE", help="what it reads")
+            own.add_argument("--quick", action="store_true", help="no difference: it measures nothing")
             own.add_argument(
                 "--output", type=Path, metavar="DIR", help="for the files (studies/results/stored-DATE)"
             )

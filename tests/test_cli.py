@@ -96,6 +96,13 @@ def test_metrics_and_geometric_means():
     ]
 
 
+def test_a_metric_without_a_ratio_has_no_mean():
+    files = [file(a=entry()), file(B300, "sm_103", b=entry()), file("NVIDIA H200", "sm_90", b=entry())]
+    text = report_of(files, ("a.json", "b.json", "c.json"))
+    assert row(text, "b ")[:3] == ["b", "c", "GB/s"]
+    assert "geometric mean" not in text
+
+
 def test_published_figures_are_marked():
     text = report(file(k=figure(40.0, COMPUTE)), file("NVIDIA H200", "sm_90", k=entry(20.0, work=COMPUTE)))
     assert row(text, "k ")[3:] == ["2.5e+04p", "5e+04", "2.00x"]

@@ -15,7 +15,7 @@ from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.version import version
 
-_COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)
+_COMMIT = re.compile(r"(([0-9a-f]{7,40}|[0-9a-f]{64})\+?)?", re.ASCII)
 
 # A number outside of these bounds would pass everything, or nothing.
 Fraction = Annotated[float, Meta(gt=0, lt=1)]

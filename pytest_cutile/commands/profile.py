@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_cutile.commands.output import write
-from pytest_cutile.profiling.ncu import SECTIONS, ProfilingError, collect
+from pytest_cutile.profiling.ncu import SECTIONS, ProfilingError, collect, find_ncu
 from pytest_cutile.profiling.profiled_case import ProfiledCase
 from pytest_cutile.reports.document import Document
 from pytest_cutile.reports.markdown import render_markdown
@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     report: Path = options.output / f"{file_name(options.case)}.ncu-rep"
-    print(f"profiling {options.case}: Nsight Compute repeats each launch some ten times", file=sys.stderr)  # noqa: T201
     try:
+        find_ncu()
+        print(f"profiling {options.case}: Nsight Compute repeats each launch some ten times", file=sys.stderr)  # noqa: T201
         document = profile(options.case, options.section or SECTIONS, report)
     except ProfilingError as error:
         return 1, f"pytest-cutile profile: {error}".splitlines()

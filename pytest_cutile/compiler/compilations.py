@@ -75,6 +75,7 @@ class Compilations:
         self._compiler = compiler
         self._progress = progress
         self._operations: dict[tuple[str, str, str], list[str]] = {}
+        self._torch_bytes: dict[tuple[str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
 
     def start(self, cases: Iterable[CompileCase]) -> None:
@@ -91,6 +92,7 @@ class Compilations:
     def _submit(self, case: CompileCase) -> list[Compilation]:
         recorded = record(case.run, case.arch)
         launches, self._operations[case.key] = recorded.launches, recorded.operations
+        self._torch_bytes[case.key] = recorded.torch_bytes
         if not launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
@@ -141,6 +143,10 @@ class Compilations:
         """
         declared = describe([case.inputs, dict(case.params)])
         return versioned_digest([self.fingerprint(case), *self._operations[case.key], *declared])
+
+    def torch_bytes(self, case: CompileCase) -> int:
+        """Return what torch operations of a traced case's launcher read and write."""
+        return self._torch_bytes[case.key]
 
     def kernel_functions(self, case: CompileCase) -> set[FunctionType]:
         """Return the functions of the kernels that a case launches."""

@@ -47,6 +47,7 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         fingerprint=session.compilations.fingerprint(case),
         source=session.compilations.source(case),
         launches=_joined(launches),
+        torch_bytes=session.compilations.torch_bytes(case),
         missing=tuple(dict.fromkeys(line for _, missing in inspected for line in missing)),
     )
 

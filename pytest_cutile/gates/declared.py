@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_cutile.compiler.compilations import CompileCase
+from pytest_cutile.compiler.trace.launches import launcher_begins
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
@@ -81,6 +82,7 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
     def run() -> object:
         with user_code():
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
+            launcher_begins()
             return call_of(all_passes(spec.launch, grad=spec.grad), inputs)()
 
     return CompileCase(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -109,7 +109,7 @@ class StaticGate(CompilingGate):
         if entry is None:
             judgement = self._without_entry(case, nodeid)
         else:
-            if entry.facts.fingerprint != current.fingerprint:
+            if not entry.facts.runs_the_same(current):
                 comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
             toolchain_changes = environment_changes(entry.toolchain, toolchain)
             judgement = _judge_code(entry.facts, current, comparison, toolchain_changes)
@@ -189,10 +189,10 @@ class StaticGate(CompilingGate):
         def renew(entry: StaticEntry | None) -> StaticEntry | None:
             nonlocal note
             renewed = StaticEntry(facts=current, toolchain=toolchain, provenance=self._provenance())
-            same_code = entry is not None and entry.facts.fingerprint == current.fingerprint
+            same_code = entry is not None and entry.facts.runs_the_same(current)
             if entry is not None and same_code and entry.facts.source == current.source:
                 # Of the same code, another version may have counted other operations, or none.
-                recounted = _is_counted(current) and _executed(current) != _executed(entry.facts)
+                recounted = _is_counted(current) and _counted(current) != _counted(entry.facts)
                 facts = current if recounted else entry.facts
                 if entry.toolchain == toolchain and not recounted:
                     return None
@@ -223,12 +223,12 @@ class StaticGate(CompilingGate):
         return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
 
 
-def _executed(facts: CaseFacts) -> list[Mapping[str, int] | None]:
-    return [launch.executed for launch in facts.launches]
+def _counted(facts: CaseFacts) -> tuple[object, ...]:
+    return facts.torch_bytes, *(launch.executed for launch in facts.launches)
 
 
 def _is_counted(facts: CaseFacts) -> bool:
-    return any(counts is not None for counts in _executed(facts))
+    return any(counts is not None for counts in _counted(facts))
 
 
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"
@@ -237,7 +237,7 @@ _NOT_COMPILED = "there is no compiled kernel, see the gate compile"
 def _judge_code(
     baseline: CaseFacts, current: CaseFacts, comparison: StaticComparison, toolchain_changes: Sequence[str]
 ) -> Judgement:
-    if baseline.fingerprint == current.fingerprint:
+    if baseline.runs_the_same(current):
         return Judgement(reason=Reason.UNCHANGED)
     other = ""
     if toolchain_changes:

@@ -46,7 +46,9 @@ def is_unchanged(session: Session, case: CompileCase) -> bool:
             return compilations.speed_fingerprint(baseline) == compilations.speed_fingerprint(case)
         store = session.baselines
         entry = store.static_entry(case.arch, case.baseline_key) if store is not None else None
-        return entry is not None and compilations.fingerprint(case) == entry.facts.fingerprint
+        if entry is None or compilations.fingerprint(case) != entry.facts.fingerprint:
+            return False
+        return entry.facts.torch_bytes in {None, compilations.torch_bytes(case)}
     except (BaselineError, RevisionError):
         raise
     except Exception:  # noqa: BLE001 - what does not compile has to be seen: its tests stay

@@ -66,18 +66,16 @@ class ProfiledLaunch:
         """Return a task of the case for the GPU at hand."""
         from pytest_cutile.pytest_parts.collection import DeclaredTest
 
-        arch = run.session.gpu.timer.device.arch
         tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
-        found = [
-            task for nodeid, task in tasks.items() if self._case in (task.key, nodeid) and task.arch == arch
-        ]
+        found = [task for nodeid, task in tasks.items() if self._case in (task.key, nodeid)]
         if found:
-            return found[0]
+            arch = run.session.gpu.timer.device.arch
+            if of_arch := [task for task in found if task.arch == arch]:
+                return of_arch[0]
+            raise pytest.UsageError(f"the case {self._case} is not declared for {arch}")
         keys = list(dict.fromkeys(task.key for task in tasks.values()))
         near = [key for key in keys if key.startswith(self._case.partition("[")[0])] or keys
-        raise pytest.UsageError(
-            f"no case {self._case} is declared for {arch}; there are {abridged(near, _SHOWN_KEYS)}"
-        )
+        raise pytest.UsageError(f"no case {self._case} is declared; there are {abridged(near, _SHOWN_KEYS)}")
 
 
 def describe(session: Session, task: Task) -> ProfiledCase:

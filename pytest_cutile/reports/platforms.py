@@ -25,6 +25,7 @@ from pytest_cutile.reports.document import (
     shorten,
 )
 from pytest_cutile.results import names_of_test
+from pytest_cutile.spec import Work
 
 _NAME_WIDTH = 20
 
@@ -39,14 +40,18 @@ class ComparedCase:
     metric: str
     """tokens/s of a language model, TFLOPS if the case counts operations, else GB/s, or launches/s without
     work. The limit that a kernel is nearest to may differ between the platforms; the metric may not."""
-    dtype: str | None
-    """Dtype of the multiplied operands."""
+    work: Work
     regime: str
     """Which times are compared, "burst" or "sustained": times of the two do not compare."""
     rates: Sequence[float | None]
     """Of each platform, in `metric`; None where a platform has no time of that work."""
     published: Sequence[bool]
     """Whether the rates were published rather than measured."""
+
+    @property
+    def dtype(self) -> str | None:
+        """Dtype of the multiplied operands."""
+        return self.work.dtype
 
     @property
     def ratios(self) -> list[float | None]:
@@ -147,7 +152,7 @@ def _case(
         kernel=kernel,
         name=name,
         metric=metric,
-        dtype=work.dtype,
+        work=work,
         regime=regime,
         rates=[per_launch / (time * 1e-6) if time else None for time in times],
         published=[key in file.entries and not file.entries[key].records for file in files],
@@ -309,8 +314,9 @@ def _case_table(comparison: PlatformComparison) -> Table:
         ]
         metric = case.metric + ", sustained" * (case.regime == "sustained")
         rows.append(_row([case.kernel, case.name, metric], rates, case.ratios, [published]))
-        for own, one in zip(logs[case.metric], case.ratios, strict=True):
-            own.extend([math.log(one)] if one else [])
+        if any(case.ratios):
+            for own, one in zip(logs[case.metric], case.ratios, strict=True):
+                own.extend([math.log(one)] if one else [])
     for metric, by_platform in sorted(logs.items()):
         means = [math.exp(sum(own) / len(own)) if own else None for own in by_platform]
         counts = "/".join(dict.fromkeys(f"{len(own)}" for own in by_platform))

@@ -35,6 +35,9 @@ def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticR
         of_pair += site_changes(before, after)
         prefix = f"{after.kernel}: " if len(current.launches) > 1 else ""
         changes += [replace(change, quantity=prefix + change.quantity) for change in of_pair]
+    moved = baseline.torch_bytes, current.torch_bytes
+    if None not in moved and moved[0] != moved[1]:
+        changes.append(different("bytes that torch operations move", *moved))
     if removed or added:
         names = [", ".join(launch.kernel for launch in facts.launches) for facts in (baseline, current)]
         changes.append(different("launches", *names))
@@ -74,7 +77,12 @@ def _pair_launches(
 
 def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticRule) -> Iterator[Change]:
     """Yield how the predicted time changed; nothing where it is unknown on a side."""
-    before, after = (predict(facts.launches, arch) for facts in (baseline, current))
+    moved = [facts.torch_bytes for facts in (baseline, current)]
+    known = [0 if None in moved else n or 0 for n in moved]
+    before, after = (
+        predict(facts.launches, arch, torch_bytes=n)
+        for facts, n in zip((baseline, current), known, strict=True)
+    )
     if before is None or after is None:
         return
     slower = after.us / before.us

@@ -125,5 +125,12 @@ class CaseFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     source: str
     """Digest of the kernels' source, with what it was specialized for; a compiler does not change it."""
     launches: tuple[LaunchFacts, ...]
+    torch_bytes: Executed | None = None
+    """What torch operations of the launcher read and write; None: it was not counted."""
     missing: tuple[str, ...] = ()
     """What could not be had, and what to do about it."""
+
+    def runs_the_same(self, other: CaseFacts) -> bool:
+        """Say whether the same code is launched in the same way, beside as much work of torch."""
+        moved = self.torch_bytes, other.torch_bytes
+        return self.fingerprint == other.fingerprint and (None in moved or moved[0] == moved[1])

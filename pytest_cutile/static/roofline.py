@@ -35,6 +35,11 @@ RESULT_CLOCKS = 5.5
 """From one operation of a thread to the next one, which needs its result."""
 ACCESSES_PER_CLOCK = 32
 """Elements that one SM loads or stores through pointers."""
+ISSUED_PER_CLOCK = 4
+"""Instructions of warps that one SM starts: it has four warp schedulers (CUDA C++ Programming Guide, "Compute
+Capabilities")."""
+CODE_TAKEN = 0.5
+"""Share of compiled code that a thread executes: the rest is for what is not aligned, or not inside."""
 _BUSIEST = "busiest "
 _POINTERS = "loads and stores through pointers"
 _BY_STARTERS = (_POINTERS, "integer arithmetic")
@@ -81,12 +86,16 @@ class Prediction:
         return max(self.shares, key=lambda unit: self.shares[unit] - before.shares.get(unit, 0.0))
 
 
-def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
-    """Return the predicted time of all launches; None where what one of them executes or takes is unknown."""
+def predict(launches: Sequence[LaunchFacts], arch: str, *, torch_bytes: int = 0) -> Prediction | None:
+    """Return the predicted time of all launches; None where what one of them executes or takes is unknown.
+
+    What torch operations read and write beside them is taken to come from memory.
+    """
     architecture = find_architecture(arch)
     if architecture is None or not launches:
         return None
-    us, shares = 0.0, dict.fromkeys(("launches",), 0.0)
+    us = torch_bytes / (stand_in(architecture.name).memory_bandwidth_gb_s * 1e3)
+    shares = {"launches": 0.0, "torch operations": us}
     for launch in launches:
         if launch.executed is None:
             return None
@@ -144,6 +153,10 @@ def _of_units(
     units["tensor cores"] = _product_us(counts, gpu, rates) * gpu.sm_count / sms
     units["L2"] = moved / per_us / L2_BYTES_PER_CLOCK
     products, latency = counts.get("products", 0) * ctas, OPERAND_CLOCKS.get(architecture.name)
+    if not products:  # code with products is a loop
+        warps = blocks * (launch.threads or 0) / 32
+        code = (launch.instruction_count or 0) * CODE_TAKEN
+        units["instructions"] = warps * code / per_us / ISSUED_PER_CLOCK
     if products and latency:
         # Operands take room in shared memory from when they are asked for until they are multiplied.
         room = max(1.0, at_a_time * (launch.shared_bytes or 0) * products / max(1, moved))

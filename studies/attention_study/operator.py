@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from studies.attention_study.launching import attend
+from studies.attention_study.launching import attend, check_arguments
 
 
 def sdpa(
@@ -26,7 +26,7 @@ def sdpa(
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
     Forward only: where an argument requires a gradient, the backward pass raises. A control that is None is
-    chosen as `kernels/fmha.py` chooses it for this GPU.
+    chosen as `kernels/fmha.py` chooses it for this GPU, or by the compiler where a tile is given.
 
     Args:
         q: `[B, H, M, D]`, float16 or bfloat16, D up to 256: one without a kernel is padded to the next of 64,
@@ -93,14 +93,35 @@ def _operator(
 
 
 @_operator.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: object) -> torch.Tensor:
-    """Return the result without data, for torch.compile: it needs no GPU."""
-    checks = {
-        "q, k and v must be [batch, heads, length, head_dim]": q.ndim == k.ndim == v.ndim == 4,
-        f"v must have k's shape {list(k.shape)}, got {list(v.shape)}": k.shape == v.shape,
-        "q and k must have as many batches, and one head dimension": q.shape[::3] == k.shape[::3],
-    }
-    for message, holds in checks.items():
-        if not holds:
-            raise ValueError(f"sdpa: {message}")
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float | None,
+    tile_m: int | None,
+    tile_n: int | None,
+    occupancy: int | None,
+    num_ctas: int | None,
+    num_worker_warps: int | None,
+    opt_level: int | None,
+    accumulator: str,
+    synchronize: str,
+) -> torch.Tensor:
+    """Return the result without data, for torch.compile: it needs no GPU, and refuses what a launch would."""
+    check_arguments(
+        q,
+        k,
+        v,
+        causal=causal,
+        scale=scale,
+        accumulator=accumulator,
+        synchronize=synchronize,
+        tile_m=tile_m,
+        tile_n=tile_n,
+        occupancy=occupancy,
+        num_ctas=num_ctas,
+        num_worker_warps=num_worker_warps,
+        opt_level=opt_level,
+    )
     return q.new_empty(q.shape)

@@ -15,7 +15,13 @@ def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> int:
-    """Compare a compiled function around the operator with the reference; return 1 if it is off."""
+    """Compare a compiled function around the operator with the reference; return 1 if it is off.
+
+    Raises:
+        SystemExit: There is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise SystemExit("there is no GPU to try the operator on")
     q, k, v = (torch.randn(2, 8, 333, 96, dtype=torch.float16, device="cuda") for _ in range(3))
     expected = fmha.reference(q.double() * 2, k.double(), v.double(), causal=True).relu()
     worst = 0.0

@@ -50,7 +50,7 @@ HEADER = (
     *("step", "beside"),
     *("burst, ms", "TFLOPS", "gain"),
     *("sustained, ms", "TFLOPS", "gain"),
-    *(f"{SPARK}, published, ms", "TFLOPS", "gain"),
+    *(f"{SPARK} at {LENGTH}, published, ms", "TFLOPS", "gain"),
 )
 
 
@@ -86,7 +86,14 @@ step's own, the two interleaved. README.md of this study explains the steps.
 {SPARK}: {DOCUMENT}, table of the performance results at {LENGTH}; gains follow from its TFLOPS.
 
 ![TFLOPS by step, and times as fast as step 1](fmha_ladder.svg)
-"""
+{_not_relative(record)}"""
+
+
+def _not_relative(record: Record) -> str:
+    """Return a sentence about the regimes that have no line in the plot over step 1."""
+    without = [name for name, rates in _rates(record).items() if rates and 1 not in rates]
+    names = ", ".join(without)
+    return f"\nStep 1 has no {names} time, so the second plot has no {names} line.\n" if without else ""
 
 
 def _published_cells(own: Step) -> tuple[str, str, str]:
@@ -103,9 +110,10 @@ def _published_cells(own: Step) -> tuple[str, str, str]:
 def plot(record: Record, *, relative: bool) -> Markup:
     """Return TFLOPS by step, or with `relative` those of the first step as 1, beside the published ones."""
     lines = [
+        # A regime without dots keeps its colour for the others.
         PlottedLine(name=name, dots=list(_dots(rates, relative=relative)))
         for name, rates in _rates(record).items()
-        if 1 in rates and (relative or name != SPARK)
+        if relative or name != SPARK
     ]
     what = "times as fast as step 1" if relative else "TFLOPS"
     return lines_plot(lines, x_title="step", y_title=what, label=f"{what} by step", is_log=False)
@@ -124,7 +132,7 @@ def _rates(record: Record) -> dict[str, dict[int, float]]:
 
 
 def _dots(rates: Mapping[int, float], *, relative: bool) -> Iterator[Dot]:
-    for number, rate in rates.items():
+    for number, rate in rates.items() if 1 in rates or not relative else ():
         y = rate / rates[1] if relative else rate
         yield Dot(x=number, y=y, title=f"{step(number).contender.name}: {y:.4g}")
 

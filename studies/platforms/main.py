@@ -1,7 +1,7 @@
 """The study: platforms compared as in NVIDIA's playbook, from files of baselines. It needs no GPU.
 
-`pytest_cutile.reports.platforms` compares case by case; here that is summed up by kernel, beside what the
-hardware promises, and kept with the published rows.
+`pytest_cutile.reports.platforms` compares case by case. This study sums up the ratios by kernel, beside what
+the hardware promises, apart for measured and published figures, and keeps NVIDIA's published rows.
 """
 
 from __future__ import annotations
@@ -15,27 +15,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_all, read_speed
+from pytest_cutile.platforms.data import Platform
+from pytest_cutile.platforms.lookup import find_platform, gpu_slug
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.quantities import format_ratio, format_share
-from pytest_cutile.reports.html.platforms import render_svg
+from pytest_cutile.reports.html.platforms import plots_of
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.platforms import (
     ComparedCase,
-    Limit,
     PlatformComparison,
     compare_platforms,
     limits_of,
     platform_document,
 )
+from pytest_cutile.spec import Work
+from pytest_cutile.speed.measure.timing import bound_of
 from research.published_figures import GENERATIONS
-from studies.running.files import to_json
+from studies.running.files import drawing, to_json
 from studies.running.study import StoredStudy
 from tools.gpu_runs.measure import geometric_mean
 from tools.gpu_runs.tables import markdown
 
 BASELINES = Path(__file__).resolve().parents[2] / "baselines"
+MEASURED, PUBLISHED = "Measured", "Published"
+MIXED = "Published beside measured"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +52,32 @@ class Scaling:
 
     kernel: str
     metric: str
+    first: str
     platform: str
     cases: int
+    bounds: Sequence[str]
+    """What the cases are limited by on the two platforms: "TFLOPS", "GB/s" or both."""
     ratio: float
     """Geometric mean of the cases' ratios."""
     specified: float | None
-    """Likewise of what the hardware promises: bandwidth for GB/s, the peak of its dtype for TFLOPS."""
+    """Likewise of what the hardware promises; None where it promises nothing about one of the cases."""
 
     @property
     def share(self) -> float | None:
         return self.ratio / self.specified if self.specified else None
 
 
-def compare(paths: Sequence[Path]) -> PlatformComparison:
-    """Compare files of baselines, by default all of this repository; the first one is what ratios are over.
+def compare(paths: Sequence[Path]) -> Mapping[str, PlatformComparison]:
+    """Compare files of baselines, by default all of this repository; ratios are over the first of each group.
+
+    Measured figures are compared with measured ones, and published with published. Where neither kind is in
+    two files, all figures are in one group, `MIXED`.
 
     Raises:
-        SystemExit: there are not two, or one cannot be used.
+        SystemExit: There are not two files, one is given twice, or one cannot be used.
     """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SystemExit("the study platforms compares different files: one is given twice")
     if paths:
         try:
             files, names = [read_speed(path) for path in paths], [*map(str, paths)]
@@ -69,19 +85,37 @@ def compare(paths: Sequence[Path]) -> PlatformComparison:
             raise SystemExit(f"{error}") from error
     else:
         files = sorted(read_all(BASELINES)[0], key=lambda file: file.gpu != GB10)
-        names = [f"baselines/ ({file.arch})" for file in files]
+        names = [f"baselines/{file.arch}-{gpu_slug(file.gpu)}.json" for file in files]
     if len(files) < 2:
         raise SystemExit("the study platforms compares two files of baselines or more")
-    return compare_platforms(files, names)
+    groups = {}
+    for title, is_measured in ((MEASURED, True), (PUBLISHED, False)):
+        parts = [
+            (_part(file, is_measured=is_measured), name) for file, name in zip(files, names, strict=True)
+        ]
+        parts = [(part, name) for part, name in parts if part.entries]
+        if len(parts) > 1:
+            groups[title] = compare_platforms(*zip(*parts, strict=True))
+    return groups or {MIXED: compare_platforms(files, names)}
+
+
+def _part(file: SpeedBaselines, *, is_measured: bool) -> SpeedBaselines:
+    entries = {key: entry for key, entry in file.entries.items() if bool(entry.records) is is_measured}
+    return replace(file, entries=entries)
 
 
 def pages(paths: Sequence[Path]) -> Mapping[str, str]:
-    comparison = compare(paths)
+    groups = compare(paths)
+    plots = {
+        f"{group}: {title}": plot
+        for group, comparison in groups.items()
+        for title, plot in plots_of(comparison)
+    }
     return {
-        "platforms.md": page(comparison),
-        "platforms.svg": render_svg(comparison),
-        "rows.json": to_json(document(comparison)),
-        "rows.csv": rows_csv(comparison),
+        "platforms.md": page(groups),
+        "platforms.svg": drawing("Platforms side by side", plots),
+        "rows.json": to_json(document(groups)),
+        "rows.csv": rows_csv(groups),
     }
 
 
@@ -90,61 +124,78 @@ def pages(paths: Sequence[Path]) -> Mapping[str, str]:
 
 def scalings(comparison: PlatformComparison) -> Iterator[Scaling]:
     """Yield the scaling of each kernel to each platform but the first."""
-    limits = limits_of(comparison.files)
-    for place, name in enumerate(comparison.names[1:]):
+    first, *others = [find_platform(file.gpu) for file in comparison.files]
+    for place, (name, other) in enumerate(zip(comparison.names[1:], others, strict=True)):
         by_kernel: dict[tuple[str, str], list[ComparedCase]] = defaultdict(list)
         for case in comparison.cases:
             if case.ratios[place]:
                 by_kernel[case.kernel, case.metric].append(case)
         for (kernel, metric), cases in by_kernel.items():
-            promised = [_specified(limits, case, place) for case in cases]
+            promised = [specified(case.work, first, other) for case in cases]
             known = [ratio for ratio in promised if ratio]
+            counted = [case.work for case in cases if case.work.flops or case.work.bytes]
             yield Scaling(
                 kernel=kernel,
                 metric=metric,
+                first=comparison.names[0],
                 platform=name,
                 cases=len(cases),
+                bounds=sorted({bound_of(work, gpu) for work in counted for gpu in (first, other)}),
                 ratio=geometric_mean([case.ratios[place] or 1.0 for case in cases]),
                 specified=geometric_mean(known) if known and len(known) == len(cases) else None,
             )
 
 
-def _specified(limits: Sequence[Limit], case: ComparedCase, place: int) -> float | None:
-    def bounds(limit: Limit) -> bool:
-        return case.dtype in limit.dtypes if case.metric == "TFLOPS" else limit.title == "memory bandwidth"
+def specified(work: Work, first: Platform | None, other: Platform | None) -> float | None:
+    """Return how much faster the limit of `other` is for `work`; None where a limit is not known."""
+    slow, fast = (_shortest_s(work, gpu) for gpu in (first, other))
+    return slow / fast if slow and fast else None
 
-    return next((limit.ratios[place] for limit in limits if bounds(limit)), None)
+
+def _shortest_s(work: Work, gpu: Platform | None) -> float | None:
+    """Return the time that the limit nearest to `work` allows."""
+    if gpu is None:
+        return None
+    if bound_of(work, gpu) == "GB/s":
+        return work.bytes / (gpu.memory_bandwidth_gb_s * 1e9)
+    peak = gpu.tflops_limit(work.dtype or "")
+    return work.flops / (peak * 1e12) if peak else None
 
 
 # -- files ------------------------------------------------------------------------------------------
 
 
-def page(comparison: PlatformComparison) -> str:
-    first = comparison.names[0]
+def page(groups: Mapping[str, PlatformComparison]) -> str:
     lines = [
         (
             scaling.kernel,
-            scaling.platform,
+            group.lower(),
+            f"{scaling.platform} over {scaling.first}",
             f"{scaling.cases} ({scaling.metric})",
             format_ratio(scaling.ratio),
+            ", ".join(scaling.bounds) or "-",
             format_ratio(scaling.specified) if scaling.specified else "-",
             format_share(scaling.share) if scaling.share else "-",
         )
+        for group, comparison in groups.items()
+        if group != MIXED
         for scaling in scalings(comparison)
     ]
-    header = ("kernel", "platform", "cases", f"over {first}", "specified", "of specified")
-    files = ", ".join(comparison.paths)
+    header = ("kernel", "figures", "ratio of", "cases", "ratio", "limit", "specified", "of specified")
+    paths = dict.fromkeys(path for comparison in groups.values() for path in comparison.paths)
     parts = [
-        f"# Platforms: {comparison.title}",
-        f"Made {datetime.now(UTC):%Y-%m-%d} by `python -m studies platforms` of {files}.",
+        f"# Platforms: {'; '.join(comparison.title for comparison in groups.values())}",
+        f"Made {datetime.now(UTC):%Y-%m-%d} by `python -m studies platforms` of {', '.join(paths)}.",
         "## Scaling by kernel",
         SCALING,
-        markdown(header, lines) if lines else "No case is in two files.",
+        markdown(header, lines) if lines else "No case is measured in two files, or published in two.",
         "![Ratios by kernel, and throughput over sizes](platforms.svg)",
-        "## Case by case",
-        render_markdown(platform_document(comparison)).strip(),
     ]
-    if not comparison.nvidias:  # with both GPUs the document above has these rows
+    for group, comparison in groups.items():
+        text = render_markdown(platform_document(comparison)).strip()
+        parts += [f"## {group}, case by case", *[MIXED_RATIOS] * (group == MIXED), text]
+    # With both GPUs a document above has these rows.
+    if not any(comparison.nvidias for comparison in groups.values()):
         parts += [
             "## What NVIDIA published",
             f"{DOCUMENT}. research/reports/published-figures.md says where the document contradicts itself.",
@@ -154,8 +205,13 @@ def page(comparison: PlatformComparison) -> str:
 
 
 SCALING = """\
-Geometric means over the cases of a kernel. Specified is the ratio of the memory bandwidths for GB/s, and of
-the peak rates for TFLOPS: with a share below 100 % a kernel scales less than the hardware."""
+Geometric means over the cases of a kernel. Limit is what bounds the work of the cases on the two GPUs: peak
+rate of the dtype (TFLOPS) or memory bandwidth (GB/s). Specified is the ratio of these limits. Below 100 % a
+kernel scales less than its limit, as a kernel does that is bounded by latency. Published figures are not
+compared with measured ones: kernels, timers and L2 states differ."""
+MIXED_RATIOS = """\
+No two files have figures of one kind. The ratios below are of published and measured figures: they include
+the difference of kernels, timers and L2 states, and are no scaling of the hardware."""
 
 
 def _published() -> Iterator[tuple[str, ...]]:
@@ -179,8 +235,24 @@ def _published() -> Iterator[tuple[str, ...]]:
         yield title, unit, f"{its}", f"{larger}", format_ratio(larger / its)
 
 
-def document(comparison: PlatformComparison) -> dict[str, Any]:
+def document(groups: Mapping[str, PlatformComparison]) -> dict[str, Any]:
     """Return everything as plain data."""
+    return {
+        "comparisons": [
+            {"figures": group.lower(), **_comparison_document(comparison)}
+            for group, comparison in groups.items()
+        ],
+        "published": {
+            "source": DOCUMENT,
+            "kernel_scaling": [asdict(ratio) for ratio in RATIOS],
+            "end_to_end": [asdict(generation) for generation in GENERATIONS],
+            "qwen2_7b": [asdict(pair) | {"ratio": pair.ratio} for pair in QWEN2_7B],
+            "specifications": {gpu: asdict(specified) for gpu, specified in SPECIFICATIONS.items()},
+        },
+    }
+
+
+def _comparison_document(comparison: PlatformComparison) -> dict[str, Any]:
     return {
         "platforms": [
             {"name": name, "gpu": file.gpu, "arch": file.arch, "file": path}
@@ -201,28 +273,21 @@ def document(comparison: PlatformComparison) -> dict[str, Any]:
             }
             for case in comparison.cases
         ],
-        "published": {
-            "source": DOCUMENT,
-            "kernel_scaling": [asdict(ratio) for ratio in RATIOS],
-            "end_to_end": [asdict(generation) for generation in GENERATIONS],
-            "qwen2_7b": [asdict(pair) | {"ratio": pair.ratio} for pair in QWEN2_7B],
-            "specifications": {gpu: asdict(specified) for gpu, specified in SPECIFICATIONS.items()},
-        },
     }
 
 
-def rows_csv(comparison: PlatformComparison) -> str:
+def rows_csv(groups: Mapping[str, PlatformComparison]) -> str:
     """Return a line for each case and platform that has it."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("case", "platform", "metric", "rate", "published", "over_first"))
-    for case in comparison.cases:
-        ratios = [1.0, *case.ratios]
-        for name, rate, is_published, ratio in zip(
-            comparison.names, case.rates, case.published, ratios, strict=True
-        ):
-            if rate is not None:
-                writer.writerow((case.key, name, case.metric, rate, is_published, ratio))
+    for comparison in groups.values():
+        for case in comparison.cases:
+            for name, rate, is_published, ratio in zip(
+                comparison.names, case.rates, case.published, [1.0, *case.ratios], strict=True
+            ):
+                if rate is not None:
+                    writer.writerow((case.key, name, case.metric, rate, is_published, ratio))
     return text.getvalue()
 
 

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.profiling.counters import KernelCounters
 from pytest_cutile.profiling.ncu import NO_PERMISSION, ProfilingError, collect, find_ncu
 from pytest_cutile.quantities import counted
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.tensors.seeded import MakeTensor
-from studies.running.files import read_record, store_record, write_texts
+from studies.running.files import drawing, read_record, store_record, write_texts
 from studies.running.run import (
     add_outcomes,
     add_run_options,
@@ -34,9 +36,12 @@ from studies.running.run import (
 from studies.running.study import BaseRecord, Row
 from studies.sawtooth.cache import SECTOR_BYTES
 from studies.sawtooth.kernel import SPEC
-from studies.sawtooth.main import Walker, kv_mib, predict, rows
+from studies.sawtooth.main import IN_ORDER, TURNING, Walker, kv_mib, predict, rows
 from tools.gpu_runs.measure import MakeTimer
 from tools.gpu_runs.tables import markdown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 METRICS = (
     "lts__t_sectors_srcunit_tex.sum",
@@ -75,10 +80,16 @@ class Counts(BaseRecord):
 
 
 def launch_once(key: str) -> None:
-    """Launch a row's kernel, and let the profiler see the second launch: the first one compiles."""
+    """Launch a row's kernel, and let the profiler see the second launch: the first one compiles.
+
+    Raises:
+        SystemExit: The study has no such row.
+    """
     import torch
 
-    (row,) = (row for row in rows(False) if row.key == key)
+    row = next((row for row in rows(False) if row.key == key), None)
+    if row is None:
+        raise SystemExit(f"the study sawtooth has no row {key}")
     make_tensor = partial(MakeTensor, device="cuda", seed=0, signed_rows=False)
     inputs = SPEC.make_inputs(make_tensor, row.case)
     row.contender.launch(**inputs)
@@ -107,6 +118,47 @@ def compared(row: Row, gpu_name: str, counters: KernelCounters) -> CountedRow:
         predicted_missed_l2=missed[0],
         predicted_missed_half_l2=missed[1],
     )
+
+
+def pages(record: Counts) -> dict[str, str]:
+    """Return the text of each file by its name."""
+    return {
+        "counters.md": page(record),
+        "counters.svg": drawing(
+            "Bytes from memory, counted and predicted",
+            {
+                f"{name}; the model is of half of the L2": plot(record, causal=causal)
+                for name, causal in (("All keys", False), ("Causal", True))
+            },
+        ),
+    }
+
+
+def plot(record: Counts, *, causal: bool) -> Markup:
+    """Return what a launch on all SMs read from memory, beside what the model expects of half of the L2."""
+    lines = []
+    for name, read in (("counted", counted_mb), ("model", predicted_mb)):
+        for contender in (IN_ORDER.name, TURNING.name):
+            dots = [
+                Dot(x=row.kv_mib, y=mb, title=f"{contender}, {name}, {row.kv_mib} MiB: {mb:.0f} MB")
+                for row in record.rows
+                if row.contender == contender and ("causal" in row.case) is causal and (mb := read(row))
+            ]
+            lines.append(PlottedLine(name=f"{contender}, {name}", dots=dots))
+    return lines_plot(
+        lines, x_title="K and V, MiB", y_title="MB from memory", label="MB by size of K and V", is_log_y=True
+    )
+
+
+def counted_mb(row: CountedRow) -> float | None:
+    read = row.counters["dram__bytes_read.sum"]
+    return None if read is None else read / 1e6
+
+
+def predicted_mb(row: CountedRow) -> float | None:
+    """Return what half of the L2 misses without the results that are written, which are half of K and V."""
+    missed = row.predicted_missed_half_l2
+    return None if missed is None else (missed - row.kv_mib * 2**20 / 2) / 1e6
 
 
 def page(record: Counts) -> str:
@@ -146,6 +198,8 @@ Counted {record.date} on {environment}, by `python -m studies.sawtooth.counters{
 Megabytes of one launch; results that are written count as missed in the prediction.
 
 {markdown(header, lines)}{failed}
+
+![Bytes from memory by size of K and V, counted and predicted](counters.svg)
 """
 
 
@@ -206,7 +260,7 @@ def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: 
 
     def store() -> None:
         store_record(folder / FILE, record)
-        write_texts(folder, {"counters.md": page(record)})
+        write_texts(folder, pages(record))
 
     print_now(f"{counted(len(to_count), 'row')} to count, {len(stored)} stored in {folder / FILE}")
     outcomes = _count(to_count, timer.device.name, GpuLock(timer.device.uuid))
@@ -218,7 +272,9 @@ def count(make_timer: MakeTimer, output: Path | None, *, quick: bool, budget_s: 
 
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Run what the command line says; return 1 if anything could not be counted."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.sawtooth.counters", description="Count what the L2 misses, beside the model."
+    )
     add_run_options(parser, quick="fewer lengths")
     parser.add_argument("--one", metavar="ROW", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

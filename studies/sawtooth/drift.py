@@ -9,7 +9,9 @@ Two changes of the model in `cache.py`, for the counters of an H100 (README.md, 
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from random import Random
@@ -71,10 +73,15 @@ SEEDS = 10
 H100_BLOCKS, H100_L2_BYTES = 264, 50 << 20
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print what an H100 should read and miss, as the range of some placements of the speeds."""
+    argparse.ArgumentParser(
+        prog="python -m studies.sawtooth.drift",
+        description="Simulate what drifting blocks read in an L2 of two partitions (a minute, no GPU).",
+    ).parse_args(argv)
     lines = []
     for n in LENGTHS:
+        print(f"simulating {n} keys", file=sys.stderr, flush=True)
         for spread in SPREADS:
             for turning in (False, True):
                 walk = Walk(heads=1, n=n, d=128, blocks=H100_BLOCKS, turning=turning)

@@ -16,6 +16,7 @@ from pytest_cutile.platforms.data import Platform
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.spec import Case
+from pytest_cutile.speed.measure.timing import Regime
 from studies.running.attention import case, work
 from studies.running.files import drawing, origin, timing_cells, to_json
 from studies.running.study import Contender, Record, Row, Study
@@ -31,7 +32,7 @@ LENGTHS = (32768, 65536, 131072, 262144)
 """K and V of one head of 128 dimensions in 16 bits: 16 to 128 MiB. L2s are 24 (GB10) to 126 MiB (B300)."""
 QUICK_LENGTHS = (32768, 131072)
 CAUSAL_LENGTHS = (65536, 131072)
-PREDICTED_LENGTHS = LENGTHS
+PREDICTED_LENGTHS, PREDICTED_CAUSAL_LENGTHS = LENGTHS, CAUSAL_LENGTHS
 SM_LENGTH = 131072
 """Length at which fewer multiprocessors are tried."""
 SHARES = (2, 4)
@@ -153,13 +154,22 @@ def pages(record: Record) -> Mapping[str, str]:
         "sawtooth.md": page(record),
         "prediction.json": to_json(prediction_document()),
         "sawtooth.svg": drawing(
-            "Blocks that turn around", {"Speed-up, measured": speedup_plot(record), "Misses": miss_plot()}
+            "Blocks that turn around",
+            {
+                **{f"Speed-up of turning, {regime}": speedup_plot(record, regime) for regime in Regime},
+                "Misses, predicted by one L2": miss_plot(copies=1),
+                "Misses, predicted by half of the L2": miss_plot(copies=2),
+            },
         ),
     }
 
 
 def known_gpus() -> list[Platform]:
     return [gpu for name in GPUS if (gpu := find_platform(name)) is not None and gpu.cuda_reports]
+
+
+def predicted_cases() -> list[Case]:
+    return [case(n) for n in PREDICTED_LENGTHS] + [case(n, causal=True) for n in PREDICTED_CAUSAL_LENGTHS]
 
 
 def prediction_document() -> list[dict[str, Any]]:
@@ -177,7 +187,7 @@ def prediction_document() -> list[dict[str, Any]]:
         }
         for gpu in known_gpus()
         for copies in (1, 2)
-        for own in (case(length) for length in PREDICTED_LENGTHS)
+        for own in predicted_cases()
         for made in (predict(gpu, own.params, copies=copies),)
     ]
 
@@ -202,6 +212,8 @@ interleaved. README.md of this study explains model and kernel.
 ## Predicted
 
 Megabytes that the L2 misses, by the model of `studies/sawtooth/cache.py`, and the most that turning can gain.
+Saved is the share of the misses that a larger L2 would not have. The H100 counted in README.md ("Model and
+counters") keeps two copies of what all SMs read, one in each partition of the L2: half of it counts.
 
 {prediction_table()}
 
@@ -211,33 +223,32 @@ Megabytes that the L2 misses, by the model of `studies/sawtooth/cache.py`, and t
 
 def prediction_table() -> str:
     header = (
-        "GPU",
-        "L2, MiB",
-        "keys",
-        "K and V, MiB",
-        "in order, MB",
-        "turning, MB",
-        "saved",
-        "gain, at most",
+        *("GPU", "L2, MiB", "keys", "K and V, MiB"),
+        *("one L2: in order, MB", "turning, MB", "saved", "gain, at most"),
+        *("half of it: in order, MB", "turning, MB", "saved", "gain, at most"),
     )
-    lines = []
-    for gpu in known_gpus():
-        for length in PREDICTED_LENGTHS:
-            own = case(length)
-            made = predict(gpu, own.params)
-            lines.append(
-                (
-                    gpu.names[0].removeprefix("NVIDIA "),
-                    f"{gpu.cuda_reports.l2_mib if gpu.cuda_reports else 0}",
-                    f"{length}",
-                    f"{kv_mib(own)}",
-                    f"{made.in_order.missed / 1e6:.0f}",
-                    f"{made.turning.missed / 1e6:.0f}",
-                    f"{made.saved:.2f}",
-                    f"{made.most_speedup - 1:.3f}",
-                )
-            )
+    lines = [
+        (
+            gpu.names[0].removeprefix("NVIDIA "),
+            f"{gpu.cuda_reports.l2_mib if gpu.cuda_reports else 0}",
+            f"{own.params['n']}{' causal' * own.params['causal']}",
+            f"{kv_mib(own)}",
+            *_prediction_cells(predict(gpu, own.params)),
+            *_prediction_cells(predict(gpu, own.params, copies=2)),
+        )
+        for gpu in known_gpus()
+        for own in predicted_cases()
+    ]
     return markdown(header, lines)
+
+
+def _prediction_cells(made: Prediction) -> tuple[str, str, str, str]:
+    return (
+        f"{made.in_order.missed / 1e6:.0f}",
+        f"{made.turning.missed / 1e6:.0f}",
+        f"{made.saved:.2f}",
+        f"{made.most_speedup - 1:.3f}",
+    )
 
 
 def kv_mib(own: Case) -> int:
@@ -245,31 +256,41 @@ def kv_mib(own: Case) -> int:
     return int(2 * own.params["b"] * own.params["h"] * own.params["n"] * own.params["d"] * 2 / 2**20)
 
 
-def speedup_plot(record: Record) -> Markup:
+def speedup_plot(record: Record, regime: Regime) -> Markup:
     lines = [
-        PlottedLine(name=name, dots=list(_speedups(record, causal=causal)))
+        PlottedLine(name=name, dots=list(_speedups(record, regime, causal=causal)))
         for name, causal in (("all keys", False), ("causal", True))
     ]
-    return lines_plot(lines, x_title="Ki keys", y_title="speed-up of turning", label="speed-up by keys")
+    return lines_plot(
+        lines,
+        x_title="Ki keys",
+        y_title="speed-up of turning",
+        label=f"{regime}: speed-up of turning by keys",
+        shown_y=(0.95, 1.05),
+    )
 
 
-def _speedups(record: Record, *, causal: bool) -> Iterator[Dot]:
+def _speedups(record: Record, regime: Regime, *, causal: bool) -> Iterator[Dot]:
     for length in LENGTHS:
         row = record.find(TURNING.name, case(length, causal=causal).name)
-        if row is not None and row.headline.speedup:
-            y = row.headline.speedup
+        timing = row.timing(regime) if row else None
+        if timing is not None and timing.speedup:
+            y = timing.speedup
             yield Dot(x=length / 1024, y=y, title=f"{length} keys: {y:.4g}")
 
 
-def miss_plot() -> Markup:
-    lines = [PlottedLine(name=f"{gpu.names[0].split()[1]}", dots=list(_saved(gpu))) for gpu in known_gpus()]
+def miss_plot(*, copies: int) -> Markup:
+    lines = [
+        PlottedLine(name=gpu.names[0].split()[1], dots=list(_saved(gpu, copies=copies)))
+        for gpu in known_gpus()
+    ]
     title = "avoidable misses saved"
     return lines_plot(lines, x_title="Ki keys", y_title=title, label=f"predicted: {title} by keys")
 
 
-def _saved(gpu: Platform) -> Iterator[Dot]:
+def _saved(gpu: Platform, *, copies: int) -> Iterator[Dot]:
     for length in PREDICTED_LENGTHS:
-        made = predict(gpu, case(length).params)
+        made = predict(gpu, case(length).params, copies=copies)
         yield Dot(x=length / 1024, y=made.saved, title=f"{gpu.names[0]}, {length} keys: {made.saved:.3g}")
 
 

@@ -179,6 +179,7 @@ def bad(old: str, new: str, text: str = GOOD) -> str:
         (bad("00+00:00", "00"), SESSION + "': at is '2025-11-01T10:00:00', not in UTC"),
         (bad("00+00:00", "00+05:00"), SESSION + "': at is .*, not in UTC"),
         (bad('"commit": "0123', '"commit": "main'), SESSION + "': commit is 'main.*', no hash of git"),
+        (bad('"commit": "0123', f'"commit": "{"0" * 8}0123'), SESSION + "': commit is '000000000123"),
         (bad('"commit": "0123', '"commit": "-x 0123'), SESSION + "': commit is '-x 0123"),
         (bad('"environment"', '"env"'), SESSION + "': Object contains unknown field `env`"),
         (bad('"580.1"', "580.1"), SESSION + r" / environment / \.\.\.': Expected `str`, got `float`"),

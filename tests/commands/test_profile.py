@@ -7,6 +7,7 @@ import pytest
 
 from pytest_cutile.cli import main
 from pytest_cutile.commands import profile
+from pytest_cutile.profiling import ncu
 from pytest_cutile.profiling.counters import read_counters
 from pytest_cutile.profiling.ncu import SECTIONS, ProfilingError
 from pytest_cutile.profiling.profiled_case import ProfiledCase
@@ -49,6 +50,7 @@ def asked(monkeypatch):
         return read_counters(raw_page(PRODUCT | {"long_scoreboard": 3.0, "selected": 1.0}, FILL))
 
     monkeypatch.setattr(profile, "collect", collect)
+    monkeypatch.setattr(profile, "find_ncu", lambda: Path("ncu"))
     return calls
 
 
@@ -89,3 +91,11 @@ def test_what_is_not_profiled_says_why_and_writes_nothing(tmp_path, capsys):
     said = "pytest-cutile profile: Nsight Compute saw no launch:\n  ERROR: no such case\n"
     assert capsys.readouterr().out == said
     assert not (tmp_path / "out").exists()
+
+
+def test_without_ncu_nothing_is_said_to_be_profiled(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(ncu, "find_program", lambda *_: None)
+    assert main(["profile", CASE.key, "-o", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "Nsight Compute (ncu) is not installed" in printed.out
+    assert printed.err == ""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pytest_cutile.compiler import pretend_gpu
+from pytest_cutile.compiler.trace.launches import launcher_begins
 
 BACKINGS = pytest.mark.parametrize("backing", ["meta", "cpu"])
 
@@ -144,6 +145,29 @@ class Doubled(torch.autograd.Function):
     def backward(ctx, grad):
         assert grad.is_cuda
         return torch.empty(grad.shape, device="cuda").copy_(grad) * 2
+
+
+@BACKINGS
+@pytest.mark.parametrize(
+    ("operate", "moved"),
+    [
+        (lambda x: x[1:].T.reshape(-1, 1, 1)[0].expand(4, -1, 2).detach(), 0),
+        (lambda x: (x.contiguous(), torch.empty_like(x), x.new_empty(5), x.shape, x.data_ptr()), 0),
+        (lambda x: x.T.contiguous(), 2 * 24),
+        (lambda x: x.half(), 24 + 12),
+        (lambda x: x.zero_(), 2 * 24),
+        (lambda x: torch.zeros(10, device="cuda"), 40),
+        (lambda x: x + x, 3 * 24),
+    ],
+    ids=["views", "nothing", "copied", "converted", "in place", "made", "added"],
+)
+def test_what_torch_operations_move_is_counted(backing, operate, moved) -> None:
+    with pretend_gpu("sm_90", backing) as recorder:
+        x = torch.randn(2, 3, device="cuda")
+        assert recorder.torch_bytes == 24
+        launcher_begins()
+        operate(x)
+    assert recorder.torch_bytes == moved
 
 
 @BACKINGS

@@ -44,9 +44,7 @@ def test_one_case_is_described_and_launched_and_nothing_is_tested(project, case)
 def test_a_case_that_is_none_is_told_those_that_there_are(project):
     result = launch(project, "scale[n9]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: no case scale[[]n9[]] is declared for sm_90; there are scale[[]n8[]]"]
-    )
+    result.stderr.fnmatch_lines(["ERROR: no case scale[[]n9[]] is declared; there are scale[[]n8[]]"])
 
 
 def test_without_a_gpu_nothing_is_launched(project):
@@ -54,6 +52,9 @@ def test_without_a_gpu_nothing_is_launched(project):
     result = launch(project, "scale[n8]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: scale[[]n8[]]: no GPU: *"])
+    result = launch(project, "nosuch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: no case nosuch is declared; there are scale[[]n8[]]"])
 
 
 @pytest.mark.slow

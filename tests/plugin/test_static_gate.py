@@ -285,6 +285,31 @@ def test_a_kernel_that_is_launched_twice(static):
     )
 
 
+COPIES = ("    c = torch.empty(", "    a, b = a.clone(), b.clone()\n    c = torch.empty(")
+
+
+def test_a_launcher_that_copies_its_inputs(static):
+    """The kernel is the same, and its launch."""
+    static.change(*MANY_BLOCKS)
+    static.record()
+    static.change(*MANY_BLOCKS, COPIES)
+    result = static.run("--update-baselines")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"E   mm\[n256\] for sm_90 compiles to .* worse: predicted 1\.\dx slower: torch operations",
+            r"  different   bytes that torch operations move: 0 -> 134217728",
+            r".*not recorded: predicted .* is worse; give --reason TEXT to accept that",
+        ]
+    )
+    static.run("--changed-only").assert_outcomes(failed=1)
+    static.change(
+        *MANY_BLOCKS, ("    c = torch.empty(", "    a, b = a.view(a.shape), b[:]\n    c = torch.empty(")
+    )
+    static.run("--perf-strict").assert_outcomes(passed=1)
+    static.run("--changed-only").assert_outcomes(deselected=4)
+
+
 def test_more_blocks_alone_are_no_improvement(static):
     static.change(*MANY_BLOCKS)
     static.record()

@@ -27,6 +27,7 @@ from pytest_cutile.reports.html.plots import (
     histogram,
     history_plot,
     lines_plot,
+    picture,
     ratio_plot,
     roofline,
 )
@@ -569,6 +570,43 @@ def test_equal_values_are_drawn():
     for y in (1.0, 0.0):
         line = PlottedLine(name="", dots=[Dot(x=8, y=y, title="")])
         assert "nan" not in lines_plot([line], x_title="", y_title="", label="")
+
+
+def test_lines_are_named_in_full_in_as_many_rows_as_they_need():
+    names = ["PyTorch", "step 1", "step 6", "step 9", "step 13", "TileGym"]
+    lines = [PlottedLine(name=name, dots=[Dot(x=1, y=2, title="")]) for name in names]
+    one_row, two_rows = (lines_plot(some, x_title="", y_title="", label="") for some in (lines[:3], lines))
+    assert re.findall(r"<tspan[^>]*>([^<]*)<", two_rows) == names
+    assert [svg.count(' end key"') + svg.count('"end key"') for svg in (one_row, two_rows)] == [1, 2]
+    heights = [int(re.findall(r'height="(\d+)"', svg)[0]) for svg in (one_row, two_rows)]
+    assert heights[1] - heights[0] == 14
+    nothing = lines_plot([*lines[:2], PlottedLine(name="nothing", dots=[])], x_title="", y_title="", label="")
+    assert "nothing" not in nothing
+
+
+def test_an_axis_of_y_can_leave_out_zero():
+    line = PlottedLine(name="", dots=[Dot(x=1, y=0.99, title=""), Dot(x=2, y=1.01, title="")])
+    svg = lines_plot([line], x_title="", y_title="", label="", shown_y=(0.95, 1.05))
+    assert re.findall(r'class="end">([\d.]+)</text>', svg) == ["0.95", "1", "1.05"]
+    wide = PlottedLine(name="", dots=[Dot(x=1, y=20.0, title=""), Dot(x=2, y=5e4, title="")])
+    svg = lines_plot([wide], x_title="", y_title="", label="", is_log_y=True)
+    assert re.findall(r'class="end">([\d.]+)</text>', svg) == ["100", "1000", "10000"]
+
+
+def test_titles_of_a_picture_are_wrapped():
+    plot = lines_plot(
+        [PlottedLine(name="", dots=[Dot(x=1, y=1, title="")])], x_title="", y_title="", label=""
+    )
+    short, long = (picture(title, [(name, plot)], "") for title, name in (("a", "b"), ("a " * 30, "b " * 40)))
+    assert [svg.count('class="title"') for svg in (short, long)] == [1, 2]
+    assert [svg.count('class="name"') for svg in (short, long)] == [1, 2]
+    heights = [float(re.findall(r'height="([\d.]+)"', svg)[0]) for svg in (short, long)]
+    assert heights[1] - heights[0] == 20 + 14
+
+
+def test_the_names_of_limits_stand_above_the_lines_of_all_limits():
+    svg = ratio_plot({"k": [Dot(x=1.0, y=0, title="")]}, {"one": 0.9, "two": 1.1}, x_title="", label="")
+    assert svg.rindex('class="roof"') < svg.index(">one<")
 
 
 def test_ticks_of_long_launches_differ():

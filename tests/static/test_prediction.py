@@ -322,6 +322,20 @@ def test_tiles_that_blocks_share_are_counted_the_same_each_time(monkeypatch, mos
         assert counts[0]["touched_bytes"] < 1.1 * arrays
 
 
+def test_longer_code_takes_longer_whatever_is_counted_of_it():
+    """What operations compile to: without optimization, of what is not aligned, of `pow`."""
+    counts = {"touched_bytes": 4 * 10**8}
+
+    def facts(instructions: int) -> CaseFacts:
+        resources = {**FEW_RESOURCES, "instruction_count": instructions}
+        launch = replace(FACTS, **resources, grid=(131_072,), executed=counts)
+        return CaseFacts(fingerprint=f"{instructions}", source="s", launches=(launch,))
+
+    assert judged(facts(250), facts(300), "sm_90") == {}
+    text = judged(facts(250), facts(750), "sm_90")[Effect.WORSE]
+    assert "slower: instructions: " in text
+
+
 def test_the_message_names_what_has_grown():
     """Memory takes most of the time, on both sides."""
 

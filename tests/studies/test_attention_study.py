@@ -12,7 +12,7 @@ from pytest_cutile.correctness.check import KernelMismatch, run_check
 from pytest_cutile.interpreter import interpret
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.seeded import MakeTensor
-from studies.attention_study import half_kernel, launching, main, operator
+from studies.attention_study import half_kernel, launching, main, operator, try_compile
 from studies.attention_study.half_kernel import SUMMED
 from studies.attention_study.operator import sdpa
 from studies.running.attention import case
@@ -84,6 +84,12 @@ def test_torch_compile_keeps_the_operator_whole(on_torch):
     assert on_torch[-1]["tile_n"] == 64
 
 
+def test_without_a_gpu_there_is_nothing_to_try(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="there is no GPU"):
+        try_compile.main()
+
+
 @pytest.mark.usefixtures("on_torch")
 def test_the_operator_is_registered_as_pytorch_wants_it():
     none = [None] * 6
@@ -92,11 +98,39 @@ def test_the_operator_is_registered_as_pytorch_wants_it():
 
 
 def test_the_fake_result_has_the_shape_of_the_queries():
-    q, k = torch.empty(2, 8, 5, 96, device="meta"), torch.empty(2, 2, 7, 96, device="meta")
+    q, k = (torch.empty(2, *rest, 96, device="meta", dtype=torch.float16) for rest in ((8, 5), (2, 7)))
     out = sdpa(q, k, k)
     assert (out.shape, out.device.type) == (q.shape, "meta")
     with pytest.raises(ValueError, match="sdpa: v must have k's shape"):
         sdpa(q, k, q)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("q", "k", "more", "error", "message"),
+    [
+        ((1, 2, 8, 300), (1, 2, 8, 300), {}, ValueError, "the head dimension is at most 256, got 300"),
+        ((1, 3, 8, 64), (1, 2, 8, 64), {}, ValueError, "3 heads, which is no multiple of the 2 heads"),
+        ((2, 2, 8, 64), (1, 2, 8, 64), {}, ValueError, "as many batches, and one head dimension"),
+        ((1, 2, 8, 64), (1, 2, 8, 64), {"accumulator": "x"}, ValueError, "accumulator must be one of"),
+        ((1, 2, 8, 64), (1, 2, 9, 64), {"accumulator": "float16"}, ValueError, "need one shape"),
+        ((1, 2, 8, 64), (1, 2, 8, 64), {"tile_m": 63}, ValueError, "tile_m must be a power of"),
+        ((1, 2, 8, 64), (1, 2, 8, 64), {"opt_level": 4}, ValueError, "opt_level must be 0 to 3, got 4"),
+        ((1, 2, 8, 64), (1, 2, 8, 64), {"scale": -1.0}, ValueError, "scale must be a positive number"),
+        ((1, 2, 8, 64), (1, 2, 8, 64), {"dtype": torch.int32}, TypeError, "dtype torch.int32"),
+    ],
+)
+def test_the_fake_refuses_what_a_launch_refuses(device, q, k, more, error, message):
+    options = {"dtype": torch.float16, **more}
+    dtype = options.pop("dtype")
+    q, k = (torch.zeros(shape, dtype=dtype, device=device) for shape in (q, k))
+    with interpret(arch="sm_90"), pytest.raises(error, match=message):
+        sdpa(q, k, k, **options)
+
+
+def test_the_lowest_level_of_optimisation_is_a_control():
+    config = launching.choose_config("sm_90", head_dim=128, causal=False, keys=1024, opt_level=0)
+    assert config.opt_level == 0
 
 
 def test_controls_are_checked():
@@ -141,7 +175,10 @@ def test_the_study_has_the_tables_and_figures_of_its_source(tmp_path):
     assert not record.errors
     assert all(row.sustained is None for row in record.rows)
     table4 = (tmp_path / "table4_tiling_sensitivity.md").read_text()
-    assert "| Mid S | S=32, D=128 | 64x128 | 64x64 | 5.26 | 64x128, 64x64: 10.06 % |" in table4
+    row = "| Mid S | S=32, D=128 | 64x128 | 90.0 | 64x64 | 5.26 | 80.0 | 1.12 | 64x128, 64x64: 10.06 % |"
+    assert row in table4
+    assert "Tiles alone are varied" in table4
+    assert table4.endswith("The default is faster than every shape at S=32.\n")
     text = (tmp_path / "attention_study.md").read_text()
     assert "| 32 | 125.0 | 125.0 |" in text  # the regime map
     (row,) = [line for line in text.splitlines() if line.startswith("| 32 causal |")]

@@ -37,6 +37,7 @@ def study(request, monkeypatch):
     """Return a study whose launches return their argument, of one element; cases, work and pages are real."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr("studies.sawtooth.main.PREDICTED_LENGTHS", (65536,))
+    monkeypatch.setattr("studies.sawtooth.main.PREDICTED_CAUSAL_LENGTHS", ())
     monkeypatch.setattr("studies.sawtooth.main.GPUS", ("NVIDIA GB10",))
     monkeypatch.setattr("studies.kernel_suite.main.SUITES", SOME_SUITES)
     whole = request.param

@@ -13,6 +13,7 @@ import torch
 
 from kernels import fmha
 from pytest_cutile.interpreter import interpret
+from pytest_cutile.speed.measure.timing import Skipped
 from research.published_figures import fmha_work
 from studies.fmha_ladder import _declare
 from studies.fmha_ladder import main as ladder
@@ -81,10 +82,25 @@ def test_the_ladder_tells_each_gain_beside_the_published_one(tmp_path):
     assert rows["13 kernels.fmha"][-3:] == ["-", "-", "-"]
     assert len(rows) == len(STEPS)
     assert "playbook for DGX Spark" in text
+    assert "| DGX Spark at 2048, published, ms |" in text
     titles = svg_titles(tmp_path / "fmha_ladder.svg")
     assert "3 load order: 1.21" in titles
     assert "6 approximate division: 1.291" in titles  # as published: 81.1 of 62.8 TFLOPS
     assert len(titles) == 4 * len(STEPS) + len(ladder.PUBLISHED)
+
+
+def test_the_ladder_draws_sustained_times_without_those_of_step_1(tmp_path):
+    class NotSustained(PretendedTimer):
+        def time_sustained(self, launches, *, always=False):
+            if "1 basic" in {launch.func.__name__ for copies in launches for launch in copies}:
+                return Skipped(reason="not limited by power")
+            return super().time_sustained(launches, always=always)
+
+    run_study(on_the_cpu(ladder.STUDY), NotSustained(ladder_times()), tmp_path)
+    drawn = (tmp_path / "fmha_ladder.svg").read_text()
+    assert drawn.count(">sustained</tspan>") == 1  # TFLOPS alone
+    text = (tmp_path / "fmha_ladder.md").read_text()
+    assert "Step 1 has no sustained time, so the second plot has no sustained line." in text
 
 
 def table(text):

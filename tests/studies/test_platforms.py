@@ -5,12 +5,13 @@ import json
 
 import pytest
 
+from pytest_cutile import Work
 from pytest_cutile.baselines.files import render_speed
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from studies import __main__ as command
-from studies.platforms.main import compare, pages, scalings
-from tests.test_cli import COMPUTE, MEMORY, entry, file
+from studies.platforms.main import MEASURED, MIXED, PUBLISHED, compare, pages, scalings, specified
+from tests.test_cli import COMPUTE, MEMORY, entry, figure, file
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def files(tmp_path):
 
 
 def test_kernels_scale_beside_what_the_hardware_promises(files):
-    memory, product = scalings(compare(files))
+    memory, product = scalings(compare(files)[MEASURED])
     assert (memory.kernel, memory.metric, memory.platform, memory.cases) == (
         "copy",
         "GB/s",
@@ -45,16 +46,17 @@ def test_kernels_scale_beside_what_the_hardware_promises(files):
 
 def test_the_files_keep_the_published_rows_with_their_source(files, tmp_path, capsys):
     output = tmp_path / "out"
-    assert command.main(["platforms", *map(str, files), "--output", str(output)]) == 0
+    assert command.main(["platforms", *map(str, files), "--quick", "--output", str(output)]) == 0
     written = {name.rpartition("/")[2] for name in capsys.readouterr().out.split()}
     assert written == {"platforms.md", "platforms.svg", "rows.json", "rows.csv"}
     text = (output / "platforms" / "platforms.md").read_text()
-    assert "| copy | B300 SXM6 AC | 1 (GB/s) | 10.0x | 29.3x | 34 % |" in text
+    assert "| copy | measured | B300 SXM6 AC over GB10 | 1 (GB/s) | 10.0x | GB/s | 29.3x | 34 % |" in text
     assert "| RMSNorm (4096) | GB/s |  |  | 33.1x |" in text
     assert "| Qwen2-7B, fmha_kernel, 28 calls | ms | 4185.9p | 337.9p | 12.4x |" in text
     assert "What NVIDIA published" not in text  # not twice
     document = json.loads((output / "platforms" / "rows.json").read_text())
-    assert [platform["gpu"] for platform in document["platforms"]] == ["NVIDIA GB10", B300]
+    (comparison,) = document["comparisons"]
+    assert [platform["gpu"] for platform in comparison["platforms"]] == ["NVIDIA GB10", B300]
     assert document["published"]["source"] == DOCUMENT
     assert len(document["published"]["kernel_scaling"]) == len(RATIOS)
     assert len(document["published"]["qwen2_7b"]) == len(QWEN2_7B)
@@ -74,10 +76,48 @@ def test_the_published_rows_are_there_without_their_gpus(files, tmp_path):
     assert "| memory bandwidth | GB/s | 273 | 8000 | 29.3x |" in text
 
 
+def test_work_is_promised_what_bounds_it():
+    """Decoding counts operations, and is bounded by memory all the same."""
+    h100, h200 = (find_platform(f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200"))
+    decoding = Work(flops=4.29e9, bytes=537e6, dtype="bfloat16")
+    assert specified(decoding, h200, h100) == pytest.approx(3350 / 4800)
+    assert specified(COMPUTE, h200, h100) == pytest.approx(1.0)
+    # Memory bounds the H100, and the peak rate the H200.
+    between = Work(flops=250e9, bytes=1e9, dtype="float16")
+    assert specified(between, h200, h100) == pytest.approx((250e9 / 989.4e12) / (1e9 / 3350e9))
+    assert specified(Work(tokens=5.0), h200, h100) is None
+    assert specified(decoding, h200, None) is None
+
+
+def test_published_figures_are_not_divided_by_measured_ones(files, tmp_path):
+    (tmp_path / "published.json").write_text(render_speed(file(GB10, copy=figure(50.0), third=figure(9.0))))
+    published = tmp_path / "published.json"
+    groups = compare([published, *files])
+    assert {title: group.names for title, group in groups.items()} == {MEASURED: ["GB10", "B300 SXM6 AC"]}
+    mixed = [published, files[1]]
+    assert [*compare(mixed)] == [MIXED]
+    text = pages(mixed)["platforms.md"]
+    assert "No case is measured in two files, or published in two." in text
+    assert "ratios below are of published and measured figures" in text
+    assert "| copy | c | GB/s | 2e+04p | 2.5e+05 | 12.5x |" in text
+
+
 def test_without_files_those_of_the_repository_are_compared():
+    groups = compare([])
+    assert groups[MEASURED].names == ["H100 80GB HBM3", "H200"]
+    assert groups[PUBLISHED].names == ["GB10", "B300 SXM6 AC"]
+    for group in groups.values():
+        assert len({*group.paths}) == len(group.paths)
     text = pages([])["platforms.md"]
-    assert text.startswith("# Platforms: GB10 beside B300 SXM6 AC, H100 80GB HBM3, H200")
-    assert "| fmha | H200 |" in text
+    assert text.startswith("# Platforms: H100 80GB HBM3 beside H200; GB10 beside B300 SXM6 AC\n")
+    assert "| attention_decode | measured | H200 over H100 80GB HBM3 | 4 (TFLOPS) |" in text
+    assert "| fmha | published | B300 SXM6 AC over GB10 | 5 (TFLOPS) |" in text
+    assert "| 0 cases |" not in text
+
+
+def test_a_file_is_not_compared_with_itself(files):
+    with pytest.raises(SystemExit, match="one is given twice"):
+        compare([*files, files[0]])
 
 
 def test_one_file_is_not_enough(files):

@@ -17,6 +17,7 @@ from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main
 from studies.sawtooth.cache import Walk, traffic
 from studies.sawtooth.drift import drift
+from studies.sawtooth.drift import main as drift_command
 from studies.sawtooth.kernel import SawtoothConfig
 from studies.sawtooth.suite import configs
 from tests.studies.pretended import PretendedTimer, on_the_cpu
@@ -140,6 +141,7 @@ def tiny(monkeypatch):
         "SM_LENGTH": 64,
         "GPUS": ("NVIDIA GB10", "NVIDIA H200"),
         "PREDICTED_LENGTHS": (65536,),
+        "PREDICTED_CAUSAL_LENGTHS": (65536,),
     }
     for name, value in values.items():
         monkeypatch.setattr(main, name, value)
@@ -157,9 +159,16 @@ def test_the_study_says_what_turning_gains_and_what_the_model_expects(tmp_path):
     assert row.headline.speedup == pytest.approx(100 / 90)
     text = (tmp_path / "sawtooth.md").read_text()
     assert "| turning | fp16-causal-1x1x64x128 | in order | 0.080 | 0.0 | 1.250 |" in text
-    assert "64 keys: 1.25" in (tmp_path / "sawtooth.svg").read_text()
+    drawn = (tmp_path / "sawtooth.svg").read_text()
+    assert drawn.count("64 keys: 1.25") == 4  # both masks, both regimes
+    for title in ("Speed-up of turning, burst", "Misses, predicted by half of the L2"):
+        assert f">{title}</text>" in drawn
     predicted = json.loads((tmp_path / "prediction.json").read_text())
     assert {each["gpu"] for each in predicted} == set(main.GPUS)
+    assert {each["case"] for each in predicted} == {"fp16-1x1x65536x128", "fp16-causal-1x1x65536x128"}
+    # One L2, and half of it: without a mask K and V fit into one, and not into the half.
+    assert "| H200 | 60 | 65536 | 32 | 67 | 67 | 0.00 | 0.000 | 168 | 73 | 0.94 | 0.005 |" in text
+    assert "| H200 | 60 | 65536 causal | 32 | 67 | 67 | 0.00 | 0.000 |" in text
 
 
 def test_turning_is_predicted_to_pay_little_where_waves_are_wide():
@@ -233,6 +242,9 @@ def test_counters_are_written_beside_the_prediction_and_go_on_where_they_were(tm
     text = (tmp_path / "sawtooth" / "counters.md").read_text()
     assert f"| {CASE} | in order | 32 | 128 | 64 | 2 | 67 |" in text
     assert f"Not counted: {names[1]}: Nsight Compute saw no launch" in text
+    drawn = (tmp_path / "sawtooth" / "counters.svg").read_text()
+    assert "in order, counted, 32 MiB: 2 MB" in drawn
+    assert "in order, model, 32 MiB: 151 MB" in drawn  # without 17 MB that are written
     assert "3 of 3" in capsys.readouterr().out
     assert count(tmp_path, fails={}) == (0, names[1:2])
     with pytest.raises(SystemExit, match=r"driver none \(now 2\.0\)"):
@@ -248,3 +260,15 @@ def test_without_ncu_the_counters_say_what_is_missing(monkeypatch):
     monkeypatch.setattr(ncu, "find_program", lambda *_: None)
     with pytest.raises(SystemExit, match=r"Nsight Compute \(ncu\) is not installed"):
         counters.main([])
+
+
+def test_a_row_that_is_none_is_told_in_words():
+    with pytest.raises(SystemExit, match="the study sawtooth has no row nosuch"):
+        counters.main(["--one", "nosuch"])
+
+
+def test_the_commands_are_named_as_they_are_called(capsys):
+    for run, name in ((counters.main, "counters"), (drift_command, "drift")):
+        with pytest.raises(SystemExit):
+            run(["--help"])
+        assert capsys.readouterr().out.startswith(f"usage: python -m studies.sawtooth.{name} ")

@@ -93,6 +93,11 @@ class Recorder:
         """The torch operations on tensors of the GPU so far, as text: name and layouts of the tensors."""
         return [] if self._tensors is None else self._tensors.operations
 
+    @property
+    def torch_bytes(self) -> int:
+        """What torch operations have read and written since `launcher_begins`."""
+        return 0 if self._tensors is None else self._tensors.moved_bytes
+
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
         if self.backing != "meta" or self._tensors is None:
@@ -107,6 +112,13 @@ class Recorder:
 
 
 _active: list[Recorder] = []
+
+
+def launcher_begins() -> None:
+    """Say, while a GPU is pretended, that inputs have been made, and what follows is the launcher's."""
+    for recorder in _active:
+        if recorder._tensors is not None:  # noqa: SLF001
+            recorder._tensors.moved_bytes = 0  # noqa: SLF001
 
 
 def pretended_backing() -> Backing | None:

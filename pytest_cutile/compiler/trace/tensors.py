@@ -45,6 +45,8 @@ class PretendedTensors(TorchFunctionMode):
         self._fresh = fresh or torch.Tensor.zero_
         self.failure: BaseException | None = None
         self.operations: list[str] = []
+        self.moved_bytes = 0
+        """What operations have read and written so far, those that only look at tensors left out."""
 
     def __torch_function__(
         self,
@@ -135,7 +137,7 @@ class PretendedTensors(TorchFunctionMode):
         if gpu and self.backing == "meta":
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
-        self._note(func, args, kwargs)
+        self._note(func, args, kwargs, result)
         if self.backing == "cpu" and type(result) not in _PLAIN:
             if gpu is not False:
                 inputs = [_storage(tensor) for tensor in _tensors((args, kwargs))]
@@ -146,14 +148,28 @@ class PretendedTensors(TorchFunctionMode):
                 self._fresh(result)
         return result
 
-    def _note(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Note an operation: what it takes decides what it costs."""
         name = getattr(func, "__name__", "")
         if name.startswith("__get") or not name:
             return
+        taken = _tensors((args, kwargs))
+        made = [] if type(result) in _PLAIN else _tensors(result)
         with torch._C.DisableTorchFunction():  # noqa: SLF001
-            tensors = [f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in _tensors((args, kwargs))]
-        self.operations.append(f"{name} {' '.join(tensors)}".rstrip())
+            self.operations.append(
+                " ".join([name, *(f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in taken)])
+            )
+            if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
+                return
+            there = {*map(_place, taken)}
+            in_place = name.endswith("_") and not name.endswith("__")
+            written = [tensor for tensor in made if in_place or _place(tensor) not in there]
+            if written:  # else it is a view
+                self.moved_bytes += sum(
+                    tensor.numel() * tensor.element_size() for tensor in [*taken, *written]
+                )
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, *rest = args
@@ -249,6 +265,12 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         # A sparse tensor has none.
         return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where the memory of a tensor is: its views have the same one."""
+    storage = _storage(tensor)
+    return id(tensor) if storage is None else storage._cdata  # noqa: SLF001
 
 
 def check_device(device: Any) -> None:

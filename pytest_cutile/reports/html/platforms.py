@@ -23,17 +23,18 @@ def render_page(comparison: PlatformComparison) -> str:
         pages()
         .get_template("platforms.html.jinja")
         .render(
-            title=comparison.title, plots=[*_plots(comparison)], blocks=platform_document(comparison).blocks
+            title=comparison.title, plots=[*plots_of(comparison)], blocks=platform_document(comparison).blocks
         )
     )
 
 
 def render_svg(comparison: PlatformComparison) -> str:
     """Return the plots of the page as one file of SVG, in the colours that the reader's system prefers."""
-    return picture(comparison.title, [*_plots(comparison)], text_of("page.css"))
+    return picture(comparison.title, [*plots_of(comparison)], text_of("page.css"))
 
 
-def _plots(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
+def plots_of(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
+    """Yield plots with their titles: ratios to each other platform, and throughput over sizes."""
     for place in range(1, len(comparison.names)):
         first, other = comparison.names[0], comparison.names[place]
         rows = _ratios(comparison, place)

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 
 from markupsafe import Markup
 
@@ -23,16 +24,18 @@ WIDTH, HEIGHT = 320, 210
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 28, 38
-_LINE = 14
-"""Height of a line of text."""
+_LINE, _TITLE_LINE = 14, 20
+"""Height of a line of text, and of a picture's title."""
 _ROW, _NAME_CHARACTERS = 32, 46
 """Height of a row with its name above, and what of the name fits there."""
 _BINS = 30
 _MOST_TICKS = 5
 _MOST_COMMITS = 4
 """Ticks of a history: each is as wide as an abbreviated commit."""
-_KEY_CHARACTERS = 36
-"""What fits above a plot."""
+_KEY_CHARACTERS = 44
+"""Of names with a blank behind each: what fits into a line above a plot."""
+_TITLE_CHARACTERS, _CAPTION_CHARACTERS = 34, 50
+"""What fits into a line of a picture's title, and of a plot's title in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +173,7 @@ def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) ->
         return Markup()
     plot = _histogram({"baseline": baseline, "current": current}, "us per launch")
     if baseline:
-        plot.parts.append(_legend([(5, "baseline kernel"), (0, "current")]))
+        plot.parts.append(_legend([[(5, "baseline kernel"), (0, "current")]]))
     label = f"{counted(len(current), 'sample')} of {_span(current)}"
     return plot.svg(
         f"{label}; {len(baseline)} of the baseline kernel, {_span(baseline)}" if baseline else label
@@ -286,20 +289,42 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
 
 
 def lines_plot(
-    lines: Sequence[PlottedLine], *, x_title: str, y_title: str, label: str, is_log: bool = True
+    lines: Sequence[PlottedLine],
+    *,
+    x_title: str,
+    y_title: str,
+    label: str,
+    is_log: bool = True,
+    is_log_y: bool = False,
+    shown_y: Sequence[float] = (),
 ) -> Markup:
-    """Return lines over an x axis that is logarithmic, unless told otherwise; y starts at 0."""
+    """Return lines, and the names of those with dots above them.
+
+    Args:
+        lines: The lines; the place of each chooses its colour.
+        x_title: What x is.
+        y_title: What y is.
+        label: What the plot shows, in a sentence.
+        is_log: Whether the x axis is logarithmic.
+        is_log_y: Likewise the y axis.
+        shown_y: Values that the y axis reaches at least; by default a linear one starts at 0.
+    """
     dots = [dot for line in lines for dot in line.dots]
     if not dots:
         return Markup()
     x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=is_log)
-    high = max(dot.y for dot in dots) * 1.08 or 1.0  # zeros alone have no height
-    y = Axis(low=0, high=high, first=HEIGHT - BOTTOM, last=TOP)
+    further = _LINE * max(len(_key_rows(lines)) - 1, 0)  # a line of names moves the frame down
+    bottom, top = HEIGHT - BOTTOM + further, TOP + further
+    if is_log_y or shown_y:
+        y = _axis([*shown_y, *(dot.y for dot in dots)], bottom, top, is_log=is_log_y)
+    else:
+        high = max(dot.y for dot in dots) * 1.08 or 1.0  # zeros alone have no height
+        y = Axis(low=0, high=high, first=bottom, last=top)
     sizes = sorted({dot.x for dot in dots})
     most = _MOST_TICKS + 1 if is_log else len(sizes)
     ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // most)]]
     plot = Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
-    _draw(plot, lines)
+    _draw(plot, lines, most_key_rows=COLOURS)
     return plot.svg(label)
 
 
@@ -384,12 +409,14 @@ def ratio_plot(
     top = TOP + _LINE * len(limits)
     y = Axis(low=-0.75, high=len(rows) - 0.5, first=top, last=top + _ROW * (len(rows) + 0.25))
     plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=[(row, "") for row, _ in enumerate(rows)])
-    for number, (name, ratio) in enumerate(limits.items()):
-        at, line = x.at(ratio), top - _LINE * (number + 1)
+    heights = {name: top - _LINE * number for number, name in enumerate(limits, 1)}
+    for name, ratio in limits.items():
+        plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', x.at(ratio), heights[name], y.last)
+    for name, ratio in limits.items():  # above the lines of all limits
+        at = x.at(ratio)
         is_right = at > (x.first + x.last) / 2
-        plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', at, line, y.last)
-        place = at - 4 if is_right else at + 4
-        plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, line + 10, "end" * is_right, name)
+        place, sort = at - 4 if is_right else at + 4, f"row{' end' * is_right}"
+        plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, heights[name] + 10, sort, name)
     for row, name in enumerate(rows):
         above, shown = f"{y.at(row) - 8:.1f}", shorten(name, _NAME_CHARACTERS)
         plot.add('<text class="row" x="{}" y="{}">{}</text>', x.first, above, shown)
@@ -404,25 +431,42 @@ def ratio_plot(
 
 def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
     """Return plots with their titles as one file of SVG, one below the other: a phone shows it, too."""
-    top = 52.0
+    title_lines = wrap(printable(title), _TITLE_CHARACTERS)
+    top = 32.0 + _TITLE_LINE * len(title_lines)
     parts = []
     for name, plot in plots:
+        caption = wrap(printable(name), _CAPTION_CHARACTERS)
+        below = 6 + _LINE * len(caption)
         parts.append(
-            Markup(
-                '<g transform="translate(16 {})"><text y="12" class="name">{}</text>'
-                '<g transform="translate(0 20)">{}</g></g>'
-            ).format(top, printable(name), plot)
+            Markup('<g transform="translate(16 {})">{}<g transform="translate(0 {})">{}</g></g>').format(
+                top, _lines_of_text(caption, 0, 12, _LINE, "name"), below, plot
+            )
         )
-        top += float(plot.partition(' height="')[2].partition('"')[0]) + 40
+        top += float(plot.partition(' height="')[2].partition('"')[0]) + 20 + below
     width, height = WIDTH + 32, top
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}">'
-        '<style>{}</style><rect width="100%" height="100%" class="ground"/>'
-        '<text x="16" y="30" class="title">{}</text>{}</svg>\n'
-    ).format(width, height, width, height, style, printable(title), Markup().join(parts))
+        '<style>{}</style><rect width="100%" height="100%" class="ground"/>{}{}</svg>\n'
+    ).format(
+        width,
+        height,
+        width,
+        height,
+        style,
+        _lines_of_text(title_lines, 16, 30, _TITLE_LINE, "title"),
+        Markup().join(parts),
+    )
 
 
-def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
+def _lines_of_text(lines: Sequence[str], x: int, y: int, height: int, sort: str) -> Markup:
+    texts = (
+        Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y + height * number, sort, line)
+        for number, line in enumerate(lines)
+    )
+    return Markup().join(texts)
+
+
+def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -> None:
     for colour, line in enumerate(lines):
         places = [(plot.x.at(dot.x), plot.y.at(dot.y)) for dot in line.dots]
         plot.parts.append(Markup('<g class="c{}">').format(colour % COLOURS))
@@ -439,18 +483,40 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
             )
             plot.parts.append(Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark)
         plot.parts.append(Markup("</g>"))
-    names = [(place, line.name) for place, line in enumerate(lines) if line.name]
-    if len(names) > 1:
-        plot.parts.append(_legend(names[:COLOURS]))
+    rows = _key_rows(lines)
+    if len(rows) > most_key_rows:
+        names = [name for row in rows for name in row]
+        most = _KEY_CHARACTERS // len(names) - 1
+        rows = [[(colour, shorten(name, most)) for colour, name in names]]
+    plot.parts.append(_legend(rows))
 
 
-def _legend(names: Sequence[tuple[int, str]]) -> Markup:
-    """Return names in the colours of their lines, above the plot."""
-    most = _KEY_CHARACTERS // len(names)
-    texts = [
-        Markup('<tspan class="c{}" dx="6">{}</tspan>').format(
-            colour % COLOURS, name if len(name) <= most else f"{name[: most - 1]}…"
+def _key_rows(lines: Sequence[PlottedLine]) -> list[list[tuple[int, str]]]:
+    """Return the names of lines with dots by colour, as many in a row as fit; nothing of a single name."""
+    names = [(place, line.name) for place, line in enumerate(lines) if line.name and line.dots]
+    rows: list[list[tuple[int, str]]] = []
+    used = _KEY_CHARACTERS
+    for colour, name in names[:COLOURS] if len(names) > 1 else ():
+        shown = shorten(name, _KEY_CHARACTERS - 1)
+        used += len(shown) + 1
+        if used > _KEY_CHARACTERS:
+            rows.append([])
+            used = len(shown) + 1
+        rows[-1].append((colour, shown))
+    return rows
+
+
+def _legend(rows: Sequence[Sequence[tuple[int, str]]]) -> Markup:
+    """Return rows of names in the colours of their lines, above the plot."""
+    texts = []
+    for number, row in enumerate(rows):
+        names = [
+            Markup('<tspan class="c{}" dx="6">{}</tspan>').format(colour % COLOURS, name)
+            for colour, name in row
+        ]
+        texts.append(
+            Markup('<text x="{}" y="{}" class="end key">{}</text>').format(
+                WIDTH - RIGHT, 12 + _LINE * number, Markup().join(names)
+            )
         )
-        for colour, name in names
-    ]
-    return Markup('<text x="{}" y="12" class="end key">{}</text>').format(WIDTH - RIGHT, Markup().join(texts))
+    return Markup().join(texts)
