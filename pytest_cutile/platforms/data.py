@@ -33,6 +33,10 @@ class Architecture:
     reserved_shared_bytes_per_block: int
     operations_per_clock: Mapping[str, int]
     """Results per clock and SM, without tensor cores: "fp32", "fp64", "integer", "special", "conversion"."""
+    operand_clocks: int | None = None
+    """From asking for the operands of a product until they are in shared memory; None where not measured."""
+    memory_clocks: int | None = None
+    """For which a block waits for its first loads and last stores; None where not measured."""
     source: str
     """Document (title and address) that the architecture's own figures come from."""
     note: str = ""

@@ -24,13 +24,6 @@ LAUNCH_US = 2.0
 """What starting and ending a launch takes."""
 L2_BYTES_PER_CLOCK = 64
 """What one SM gets from the L2."""
-OPERAND_CLOCKS = MappingProxyType({"sm_90": 4200})
-"""From asking for the operands of a product until they are in shared memory, while others ask, too.
-
-By architecture; not measured on others, where nothing waits for operands.
-"""
-MEMORY_CLOCKS = MappingProxyType({"sm_90": 1700})
-"""For which a block waits for its first loads and last stores. Not measured on others, either."""
 RESULT_CLOCKS = 5.5
 """From one operation of a thread to the next one, which needs its result."""
 ACCESSES_PER_CLOCK = 32
@@ -99,7 +92,7 @@ def predict(launches: Sequence[LaunchFacts], arch: str, *, torch_bytes: int = 0)
     for launch in launches:
         if launch.executed is None:
             return None
-        waits = "products" in launch.executed and architecture.name in OPERAND_CLOCKS
+        waits = "products" in launch.executed and architecture.operand_clocks
         if waits and resident(launch, arch) is None:
             return None
         units = _microseconds(launch, launch.executed, architecture)
@@ -152,7 +145,7 @@ def _of_units(
     units[_POINTERS] = clocks("accesses") / ACCESSES_PER_CLOCK
     units["tensor cores"] = _product_us(counts, gpu, rates) * gpu.sm_count / sms
     units["L2"] = moved / per_us / L2_BYTES_PER_CLOCK
-    products, latency = counts.get("products", 0) * ctas, OPERAND_CLOCKS.get(architecture.name)
+    products, latency = counts.get("products", 0) * ctas, architecture.operand_clocks
     if not products:  # code with products is a loop
         warps = blocks * (launch.threads or 0) / 32
         code = (launch.instruction_count or 0) * CODE_TAKEN
@@ -161,10 +154,10 @@ def _of_units(
         # Operands take room in shared memory from when they are asked for until they are multiplied.
         room = max(1.0, at_a_time * (launch.shared_bytes or 0) * products / max(1, moved))
         units["waiting for operands"] = (products / per_us * latency + units["tensor cores"]) / room
-    if not products and architecture.name in MEMORY_CLOCKS and resident(launch, architecture.name):
+    if not products and architecture.memory_clocks and resident(launch, architecture.name):
         # A block waits for memory, and then for its own results; loops load ahead.
         steps = sum(counts.get(pipe, 0) for pipe in _PIPES) / (launch.threads or 1)
-        alone = blocks * MEMORY_CLOCKS[architecture.name] + steps * RESULT_CLOCKS
+        alone = blocks * architecture.memory_clocks + steps * RESULT_CLOCKS
         units["waiting, with too few blocks to hide it"] = alone / per_us / at_a_time
     return units
 

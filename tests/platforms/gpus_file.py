@@ -75,7 +75,13 @@ def _check_architecture(name: str, entry: Any, documents: _Documents) -> None:
         "has_clusters": bool,
         "source": str,
     }
-    optional = {"relative": str, "note": str, "operations_per_clock": dict}
+    optional = {
+        "relative": str,
+        "note": str,
+        "operations_per_clock": dict,
+        "operand_clocks": int,
+        "memory_clocks": int,
+    }
     documents.cite(_check(entry, where, required, optional)["source"], where)
     rates = entry.get("operations_per_clock", {})
     _check(rates, f"{where}: operations_per_clock", {}, dict.fromkeys(_OPERATIONS, int))

@@ -11,11 +11,12 @@ from kernels.fmha import SPEC as FMHA
 from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.platforms.lookup import find_architecture
 from pytest_cutile.static.changes import Effect, StaticRule
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.inspection import inspect
-from pytest_cutile.static.roofline import LAUNCH_US, MEMORY_CLOCKS, RESULT_CLOCKS, Prediction, predict
+from pytest_cutile.static.roofline import LAUNCH_US, RESULT_CLOCKS, Prediction, predict
 from tests.static import slowed_kernels as slowed
 
 ARCHITECTURES = ("sm_90", "sm_121")
@@ -171,7 +172,10 @@ def test_blocks_that_wait_are_hidden_by_as_many_others():
         registers: predicted(counts, grid=(132 * 1600,), **{**FEW_RESOURCES, "registers": registers}).us
         for registers in (64, 128)
     }
-    clocks = MEMORY_CLOCKS["sm_90"] + 100 * RESULT_CLOCKS
+    architecture = find_architecture("sm_90")
+    assert architecture is not None
+    assert architecture.memory_clocks is not None
+    clocks = architecture.memory_clocks + 100 * RESULT_CLOCKS
     assert us[128] - LAUNCH_US == pytest.approx(1600 / 4 * clocks / 1980, rel=0.01)
     assert us[64] - LAUNCH_US == pytest.approx((us[128] - LAUNCH_US) / 2, rel=1e-3)
     unknown = predicted(counts, grid=(132 * 1600,))
