@@ -75,12 +75,14 @@ class OperandNoise(Injector):
 
     Each run rounds multiples of the operands, by a factor of its own. So equal values are rounded equally,
     those that lie far apart independently, and those that lie closer together than two numbers of the format
-    in one direction, as a kernel rounds them: their errors add up in a sum.
+    in one direction, as a kernel rounds them: their errors add up in a sum. In every second run the errors are
+    those of the rounding, by which what such values differ by is lost; in the others they are equally large.
     """
 
     def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
         self.run = run
         self.operands = operands
+        self.scale = scale
         self.unit = scale * operands.unit_roundoff
         # Between 1/2 and 1, so that nothing overflows.
         self.factor = 2.0 ** -math.modf((run + 1) * _IRRATIONAL[0])[0]
@@ -98,10 +100,14 @@ class OperandNoise(Injector):
         inexact = inexact_in(tensor, operands)
         if not bool(inexact.any()):  # as of operands that are inputs, which are the largest
             return tensor
+        scaled = tensor * self.factor
+        rounded = round_to(scaled, operands)
+        if self.run % 2:
+            error = rounded.div_(self.factor).sub_(tensor)
+            return torch.where(inexact, error.mul_(self.scale).add_(tensor), tensor)
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
-        scaled = tensor * self.factor
-        is_up = round_to(scaled, operands) > scaled
+        is_up = rounded > scaled
         noise = torch.where(is_up, _UNIFORM * self.unit, -_UNIFORM * self.unit).mul_(magnitude).add_(tensor)
         return torch.where(inexact, noise, tensor)
 

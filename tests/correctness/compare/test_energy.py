@@ -225,7 +225,7 @@ def test_roundings_that_all_elements_share_are_no_slope(monkeypatch):
 
     assert _products_of_close_values(to_nearest).slope < 0.8
     monkeypatch.setattr("pytest_cutile.correctness.error_model.exactness.common_rounding", lambda *_: 0.0)
-    with pytest.raises(KernelMismatch, match=r"slope in all of it: out - exact is \+0\.000495"):
+    with pytest.raises(KernelMismatch, match=r"slope in all of it: out - exact is \+0\.00049"):
         _products_of_close_values(to_nearest)
 
 

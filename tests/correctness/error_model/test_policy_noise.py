@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import check_kernel
-from pytest_cutile.correctness.error_model.injection import PolicyNoise
+from pytest_cutile.correctness.error_model.injection import OperandNoise, PolicyNoise
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-from pytest_cutile.tensors.formats import FLOAT16
+from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16
 from tests.correctness.checking import failure, tensor
 
 
@@ -119,3 +119,11 @@ def test_scores_that_a_mask_hides_have_no_noise(hidden):
     assert bool(moved.isfinite().all())
     assert not bool(moved[:, :hidden].any())
     assert not torch.equal(moved, scores.softmax(-1))
+
+
+def test_what_close_operands_differ_by_is_lost_in_some_runs_and_kept_in_others():
+    """As in attention of almost equal scores, whose probabilities all round to the same number."""
+    close = torch.tensor([0.9993, 0.9995, 0.9991], dtype=torch.float64)
+    lost = [len(OperandNoise(run, BFLOAT16)._rounded(close.clone()).unique()) == 1 for run in range(12)]
+    assert any(lost)
+    assert not all(lost)
