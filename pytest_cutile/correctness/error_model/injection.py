@@ -75,8 +75,8 @@ class OperandNoise(Injector):
 
     Each run rounds multiples of the operands, by a factor of its own. So equal values are rounded equally,
     those that lie far apart independently, and those that lie closer together than two numbers of the format
-    in one direction, as a kernel rounds them: their errors add up in a sum. In every second run the errors are
-    those of the rounding, by which what such values differ by is lost; in the others they are equally large.
+    in one direction, as a kernel rounds them: their errors add up in a sum. In every second run the errors
+    are those of the rounding, which loses what such values differ by; in the others they are equally large.
     """
 
     def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
