@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from studies.attention_study.launching import attend, check_arguments
+
+OPTIONS = (
+    *("causal", "scale", "tile_m", "tile_n", "occupancy", "num_ctas", "num_worker_warps", "opt_level"),
+    *("accumulator", "synchronize"),
+)
+"""What the operator takes after q, k and v, in this order."""
 
 
 def sdpa(
@@ -93,35 +101,7 @@ def _operator(
 
 
 @_operator.register_fake
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    scale: float | None,
-    tile_m: int | None,
-    tile_n: int | None,
-    occupancy: int | None,
-    num_ctas: int | None,
-    num_worker_warps: int | None,
-    opt_level: int | None,
-    accumulator: str,
-    synchronize: str,
-) -> torch.Tensor:
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *options: Any) -> torch.Tensor:
     """Return the result without data, for torch.compile: it needs no GPU, and refuses what a launch would."""
-    check_arguments(
-        q,
-        k,
-        v,
-        causal=causal,
-        scale=scale,
-        accumulator=accumulator,
-        synchronize=synchronize,
-        tile_m=tile_m,
-        tile_n=tile_n,
-        occupancy=occupancy,
-        num_ctas=num_ctas,
-        num_worker_warps=num_worker_warps,
-        opt_level=opt_level,
-    )
+    check_arguments(q, k, v, **dict(zip(OPTIONS, options, strict=True)))
     return q.new_empty(q.shape)
