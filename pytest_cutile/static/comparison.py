@@ -35,8 +35,8 @@ def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticR
         of_pair += site_changes(before, after)
         prefix = f"{after.kernel}: " if len(current.launches) > 1 else ""
         changes += [replace(change, quantity=prefix + change.quantity) for change in of_pair]
-    moved = baseline.torch_bytes, current.torch_bytes
-    if None not in moved and moved[0] != moved[1]:
+    moved = _torch_bytes(baseline, current)
+    if moved[0] != moved[1]:
         changes.append(different("bytes that torch operations move", *moved))
     if removed or added:
         names = [", ".join(launch.kernel for launch in facts.launches) for facts in (baseline, current)]
@@ -77,12 +77,9 @@ def _pair_launches(
 
 def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticRule) -> Iterator[Change]:
     """Yield how the predicted time changed; nothing where it is unknown on a side."""
-    moved = [facts.torch_bytes for facts in (baseline, current)]
-    known = [0 if None in moved else n or 0 for n in moved]
-    before, after = (
-        predict(facts.launches, arch, torch_bytes=n)
-        for facts, n in zip((baseline, current), known, strict=True)
-    )
+    moved = _torch_bytes(baseline, current)
+    before = predict(baseline.launches, arch, torch_bytes=moved[0])
+    after = predict(current.launches, arch, torch_bytes=moved[1])
     if before is None or after is None:
         return
     slower = after.us / before.us
@@ -104,6 +101,13 @@ def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticR
         baseline=f"{before.us:.3g} us",
         current=f"{after.us:.3g} us",
     )
+
+
+def _torch_bytes(baseline: CaseFacts, current: CaseFacts) -> tuple[int, int]:
+    """Return the bytes that torch operations move in both; zeros where one of them was not counted."""
+    if baseline.torch_bytes is None or current.torch_bytes is None:
+        return 0, 0
+    return baseline.torch_bytes, current.torch_bytes
 
 
 def _known(launches: Sequence[LaunchFacts]) -> list[str]:
