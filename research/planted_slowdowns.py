@@ -77,6 +77,17 @@ PLANTS: Sequence[Plant] = (
         ),
         cases="fmha and fp16 and causal",
     ),
+    Plant(
+        name="products that wait for the exponentials",
+        file="kernels/fmha.py",
+        edits=(
+            (
+                "(2, True): replace(TWO_GROUPS, overlap=True, heads_together=8)",
+                "(2, True): replace(TWO_GROUPS, heads_together=8)",
+            ),
+        ),
+        cases="fmha and fp16 and causal",
+    ),
     *(
         Plant(
             name=f"{rows / 10:g} % of the rows twice",
@@ -90,6 +101,16 @@ PLANTS: Sequence[Plant] = (
         name="3 % of the rows twice",
         file="kernels/rms_norm.py",
         edits=_twice("(ct.cdiv(m, tile_m),)", 30),
+        cases="rms_norm",
+    ),
+    Plant(
+        name="one launch of five three times",
+        file="kernels/rms_norm.py",
+        edits=(
+            ("import math\n", "import itertools\nimport math\n"),
+            ("def _launch(\n", "_COUNT = itertools.count()\n\n\ndef _launch(\n"),
+            ("    ct.launch(\n", "    for _ in range(1 if next(_COUNT) % 5 else 3):\n      ct.launch(\n"),
+        ),
         cases="rms_norm",
     ),
     Plant(
