@@ -104,16 +104,6 @@ PLANTS: Sequence[Plant] = (
         cases="rms_norm",
     ),
     Plant(
-        name="one launch of five three times",
-        file="kernels/rms_norm.py",
-        edits=(
-            ("import math\n", "import itertools\nimport math\n"),
-            ("def _launch(\n", "_COUNT = itertools.count()\n\n\ndef _launch(\n"),
-            ("    ct.launch(\n", "    for _ in range(1 if next(_COUNT) % 5 else 3):\n      ct.launch(\n"),
-        ),
-        cases="rms_norm",
-    ),
-    Plant(
         name="a step over padding",
         file="kernels/matmul.py",
         edits=(

@@ -48,7 +48,7 @@ def _in_half(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool)
 
 def _tiled(tile_m: int, tile_n: int, *, by_groups: bool) -> Contender:
     """Return the operator with some tiles; `by_groups`: a warp group for each 64 queries, and the overlap."""
-    schedule = {"num_worker_warps": tile_m // 16, "overlap": True} if by_groups else {}
+    schedule: dict[str, Any] = {"num_worker_warps": tile_m // 16, "overlap": True} if by_groups else {}
 
     def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
         return launching.attend(q, k, v, causal=causal, tile_m=tile_m, tile_n=tile_n, **schedule)

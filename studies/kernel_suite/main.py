@@ -13,7 +13,7 @@ from pytest_cutile.speed.measure.timing import Regime
 from studies.kernel_suite.contenders import OURS, TILEGYM, TORCH, own, peers_of
 from studies.kernel_suite.tilegym_tables import BENCHMARKS, tables_text
 from studies.running.files import drawing, origin
-from studies.running.study import Record, Row, Study, TimedRow
+from studies.running.study import Record, Row, Study, TimedRow, Timing
 from tools.gpu_runs.measure import geometric_mean
 from tools.gpu_runs.suites import Suite, load_suite
 from tools.gpu_runs.tables import markdown
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 SUITES: Sequence[str] = tuple(BENCHMARKS)
 PEERS = {TILEGYM: "TileGym", TORCH: "PyTorch"}
 """Whose ratios are summed up: of TileGym's variants the fastest in each case."""
+LARGEST_ERROR = 0.1
+"""Standard error up to which a ratio counts in means and plots."""
+SHOWN_ERROR = 0.02
+"""Standard error above which it stands beside the ratio."""
 
 
 def rows(quick: bool) -> Sequence[Row]:
@@ -69,13 +73,23 @@ def pages(record: Record) -> Mapping[str, str]:
 
 
 def ratios(record: Record, kernel: str, peer: str, regime: Regime) -> dict[str, float]:
-    """Return the time of a peer over ours by case, interleaved; of several variants that of the fastest."""
+    """Return the time of a peer over ours by case, interleaved; of several variants that of the fastest.
+
+    Ratios that scatter too much are left out.
+    """
     found: dict[str, float] = {}
     for row in record.rows:
         timing = row.timing(regime)
-        if row.kernel == kernel and row.contender.startswith(peer) and timing and timing.speedup:
+        if row.kernel != kernel or not row.contender.startswith(peer) or timing is None:
+            continue
+        if timing.speedup and error_of(timing) <= LARGEST_ERROR:
             found[row.case] = min(1 / timing.speedup, found.get(row.case, float("inf")))
     return found
+
+
+def error_of(timing: Timing) -> float:
+    """Return the standard error of a ratio, as a share of it."""
+    return timing.speedup_error or 0.0
 
 
 def page(record: Record) -> str:
@@ -99,9 +113,10 @@ def page(record: Record) -> str:
 INTRODUCTION = """\
 The cases of the benchmark scripts that TileGym's `run_all.sh` runs, and of its decoding test. A ratio is a
 peer's time over that of `kernels/`, the two interleaved: above 1 ours is faster. Of several variants of
-TileGym's kernel the means take the fastest one in each case; the number of cases is in brackets. Rates follow
-from the work that each case counts. `tilegym_tables.txt` has the same times in the form of TileGym's own
-output, by its counts of work."""
+TileGym's kernel the means take the fastest one in each case; the number of cases is in brackets. A standard
+error above 2 % stands beside its ratio; ratios with one above 10 % are left out of means and plots. Rates
+follow from the work that each case counts. `tilegym_tables.txt` has the same times in the form of TileGym's
+own output, by its counts of work."""
 HEADER = ("case", "", "burst, us", "rate", "ratio", "sustained, us", "rate", "ratio")
 
 
@@ -136,6 +151,8 @@ def _cells(row: TimedRow, regime: Regime) -> tuple[str, str, str]:
         return ("-", "-", "-")
     rate = timing.tflops if row.bound == "TFLOPS" else timing.gb_per_s
     ratio = f"{1 / timing.speedup:.3f}" if timing.speedup else ""
+    if error_of(timing) > SHOWN_ERROR:
+        ratio += f" ±{100 * error_of(timing):.0f} %"
     return f"{timing.us:.2f}", f"{rate:.4g} {row.bound}" if rate else "-", ratio
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_cutile.compiler import Compiled, Compiler
 from pytest_cutile.compiler.export import export
+from pytest_cutile.compiler.toolchain import CompilerMissing, find_tileiras
 from pytest_cutile.compiler.trace.launches import Launch, Recorder, pretend_gpu
 from pytest_cutile.compiler.trace.patching import Replacements
 from pytest_cutile.quantities import counted
@@ -27,7 +28,14 @@ def compile_beforehand(study: Study, rows: Sequence[Row], arch: str, say: Callab
 
     Launches compile one after the other, and so does TileGym's tuner, whose configurations take seconds each.
     What cannot be traced or compiled here is left to the row itself.
+
+    Raises:
+        SystemExit: There is no compiler.
     """
+    try:
+        find_tileiras()
+    except CompilerMissing as error:
+        raise SystemExit(f"{error}") from error
     jobs = len(os.sched_getaffinity(0))
     with Compiler(cache_dir=None, jobs=jobs, timeout_s=COMPILE_SECONDS, gpu_arch=arch) as compiler:
         under_way: dict[Future[Compiled], None] = {}

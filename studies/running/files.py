@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pytest_cutile.quantities import counted
 from pytest_cutile.reports.html.plots import picture
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.speed.measure.timing import Regime
@@ -119,11 +121,15 @@ def origin(record: Record) -> str:
         )
     lines += [f"Not there: {name}: {why}." for name, why in record.missing.items()]
     lines += [f"Not timed: {key}: {why}" for key, why in record.errors.items()]
-    lines += [
-        f"Timed on a stream, as was what it is compared with, so its ratio alone counts: {row.key}: "
-        f"{row.why_on_stream}"
+    on_stream = Counter(
+        (f"{row.kernel}: {row.contender}".removeprefix(": "), row.why_on_stream)
         for row in record.rows
         if row.why_on_stream
+    )
+    lines += [
+        f"Timed on a stream, as was what it is compared with, so its ratio alone counts: {contender} "
+        f"({counted(count, 'case')}): {why}"
+        for (contender, why), count in on_stream.items()
     ]
     return "\n\n".join(lines)
 

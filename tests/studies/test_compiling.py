@@ -6,7 +6,9 @@ from cuda.tile.tune import exhaustive_search
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.signature import derive_signature
+from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.launches import pretend_gpu
+from studies.running import compiling
 from studies.running.compiling import compile_beforehand
 from studies.running.study import Contender, Row, Study
 from tests.compiler import launchers
@@ -60,3 +62,12 @@ def test_a_launch_finds_each_configuration_of_a_search_compiled(tmp_path, monkey
             recorder.launch(None, (1,), kernel, (x, x, x, tile))
     for launch in recorder.launches:
         launch.kernel._compile(derive_signature(launch.kernel, launch.args), context, (9, 0))
+
+
+def test_without_a_compiler_nothing_is_timed(monkeypatch):
+    def missing():
+        raise CompilerMissing("tileiras is not installed: install it")
+
+    monkeypatch.setattr(compiling, "find_tileiras", missing)
+    with pytest.raises(SystemExit, match="tileiras is not installed: install it"):
+        compile_beforehand(study_of(toy_kernel.double), [], "sm_90", print)

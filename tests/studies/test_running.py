@@ -219,7 +219,7 @@ def test_what_cannot_be_captured_is_timed_on_a_stream_beside_the_same(tmp_path, 
     assert record.rows[2].headline.us == 120.0
     assert record.rows[2].headline.speedup == pytest.approx(140 / 120)
     assert "peer[fp16-32]: 120 us, 0.2667 TFLOPS, on a stream, 1.167 x slow" in said[3]
-    why = "peer[fp16-32]: the launch cannot be captured into a CUDA graph: it has a list"
+    why = "peer (1 case): the launch cannot be captured into a CUDA graph: it has a list"
     assert f"its ratio alone counts: {why}" in (tmp_path / "toy.md").read_text()
     with (tmp_path / "rows.csv").open() as file:
         assert [line["on_stream"] for line in csv.DictReader(file)] == ["False", "False", "True"]
