@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import CheckReport
@@ -24,11 +26,12 @@ from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import LAYOUTS
+from pytest_cutile.results import INTERPRETER, CorrectResult
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
 from pytest_cutile.tensors.seeded import MakeTensor
 from pytest_cutile.tensors.trees import tensors_in
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -207,18 +210,18 @@ class KernelSearch:
 
     def run(self) -> None:
         """Search; fail with the smallest example that was found, as a case to paste."""
-        name = self._spec.name
-        with GateOutcome(self._session, f"{name}[search]"):
-            gate_correct(
-                self._session,
-                key=f"{name}[search]",
-                kernel=name,
-                case="search",
-                arch=self._arch,
-                check=self._search,
-                interpreted=self._interpreted,
-                searched=self._describe_passed,
-            )
+        results = self._session.results
+        subject = CorrectResult(
+            key=f"{self._spec.name}[search]",
+            kernel=self._spec.name,
+            case="search",
+            arch=self._arch,
+            verdict=Verdict.PASS,
+            on=INTERPRETER if self._interpreted else "",
+        )
+        with GateOutcome(self._session, subject.key):
+            gate_correct(self._session, subject, self._search)
+            results[-1] = msgspec.structs.replace(results[-1], searched=self._describe_passed())
 
     def _search(self) -> CheckReport:
         """Try examples until one fails or time is over; look for the smallest that fails the same way."""

@@ -53,24 +53,47 @@ def gate_speed(
     session: Session,
     suite: SpeedSuite,
     case: SpeedCase,
+    publish: Callable[[Measurement], None],
     *,
     work: Callable[[], Work] | None = None,
     is_sentinel: bool = False,
-) -> SpeedOutcome:
+) -> Measurement | None:
     """Measure `case` and compare it with its baseline; it stays pending if it may be slower or is recorded.
 
     Args:
         session: of the run.
         suite: takes a pending case.
         case: what is measured.
+        publish: takes the measurement, for pytest-benchmark.
         work: returns what one launch does, where the user's code says that.
         is_sentinel: whether it is measured even if it is known to be unchanged, to say how this GPU does
             today.
 
+    Returns:
+        The measurement; None of an unchanged case, which is not measured.
+
     Raises:
+        GateFailed: the case fails, and is not pending.
         GateSkipped: it cannot be measured here.
         Exception: what `case.check` raises when the result is wrong.
     """
+    __tracebackhide__ = True
+    outcome = _outcome(session, suite, case, work=work, is_sentinel=is_sentinel)
+    if outcome.measurement is not None:
+        publish(outcome.measurement)
+    if outcome.failure is not None:
+        raise GateFailed(outcome.failure, pytrace=False)
+    return outcome.measurement
+
+
+def _outcome(
+    session: Session,
+    suite: SpeedSuite,
+    case: SpeedCase,
+    *,
+    work: Callable[[], Work] | None,
+    is_sentinel: bool,
+) -> SpeedOutcome:
     try:
         with user_code():
             case = case if work is None else replace(case, work=work())
@@ -82,12 +105,7 @@ def gate_speed(
         if session.requested is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
             session.results.append(
-                speed_result(
-                    case,
-                    reason=skipped.reason,
-                    detail=skipped.detail,
-                    recorded=note,
-                )
+                speed_result(case, reason=skipped.reason, detail=skipped.detail, recorded=note)
             )
         raise
 
@@ -284,17 +302,14 @@ class SpeedGate(Gate):
         """Time a case and compare it with its baseline; check it first if that has not been done."""
         # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
         is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
-        outcome = gate_speed(
+        gate_speed(
             self.session,
             self.suite,
-            declared_speed_case(self.session, task, test, sampled=not is_checked),
+            declared_speed_case(self.session, task, test.nodeid, sampled=not is_checked),
+            test.publish,
             work=functools.partial(task.spec.work_of, task.case),
             is_sentinel=task.key in self._sentinels,
         )
-        if outcome.measurement is not None:
-            test.publish(outcome.measurement)
-        if outcome.failure is not None:
-            raise GateFailed(outcome.failure, pytrace=False)
 
     @functools.cached_property
     def _sentinels(self) -> frozenset[str]:

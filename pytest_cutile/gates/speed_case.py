@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
-from pytest_cutile.gates.base import RunningTest, Task
+from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_task, make_inputs
 from pytest_cutile.gates.declared import (
@@ -27,10 +27,10 @@ from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
 
 
-def declared_speed_case(session: Session, task: Task, test: RunningTest, *, sampled: bool) -> SpeedCase:
+def declared_speed_case(session: Session, task: Task, nodeid: str, *, sampled: bool) -> SpeedCase:
     """Return what is measured of a task; with `sampled`, its check compares a few parts of a large case.
 
-    What one launch does is the user's to say, and not asked here.
+    Its `work` is left empty: what one launch does, the user's code says.
     """
     spec = task.spec
     return _DeclaredCase(
@@ -38,14 +38,13 @@ def declared_speed_case(session: Session, task: Task, test: RunningTest, *, samp
         check_key=task.key,
         kernel=spec.name,
         case=task.case.name,
-        nodeid=test.nodeid,
+        nodeid=nodeid,
         arch=task.arch,
         module=task.module,
         declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
         work=Work(),
         session=session,
         task=task,
-        test=test,
         sampled=sampled,
     )
 
@@ -54,7 +53,6 @@ def declared_speed_case(session: Session, task: Task, test: RunningTest, *, samp
 class _DeclaredCase(SpeedCase):
     session: Session
     task: Task
-    test: RunningTest
     sampled: bool
 
     def call(self) -> Call:
@@ -63,7 +61,7 @@ class _DeclaredCase(SpeedCase):
         return call_of(spec.launch, inputs)
 
     def check(self) -> None:
-        check_task(self.session, self.task, self.test, sampled=self.sampled)
+        check_task(self.session, self.task, self.nodeid, sampled=self.sampled)
 
     def launcher_at(self, revision: str) -> Launcher | None:
         return launcher_at(self.session, self.task, revision)

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -394,16 +394,14 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
     return list(specs)
 
 
-def _run(_cutile_running: RunningTest, request: pytest.FixtureRequest) -> None:
+def _run(request: pytest.FixtureRequest) -> None:
     __tracebackhide__ = True
-    _run_gate(request.node, _cutile_running)
+    _run_gate(request.node, RunningTest(nodeid=request.node.nodeid))
 
 
-def _run_measuring(
-    _cutile_running: RunningTest, _cutile_benchmark: Any, request: pytest.FixtureRequest
-) -> None:
+def _run_measuring(_cutile_benchmark: Any, request: pytest.FixtureRequest) -> None:
     __tracebackhide__ = True
-    _run_gate(request.node, replace(_cutile_running, publish=_cutile_benchmark))
+    _run_gate(request.node, RunningTest(nodeid=request.node.nodeid, publish=_cutile_benchmark))
 
 
 def _run_gate(item: DeclaredTest, test: RunningTest) -> None:
