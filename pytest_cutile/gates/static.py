@@ -26,7 +26,6 @@ from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
-
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"
 _NO_CHANGES = StaticComparison(changes=(), unknown=())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from pytest_cutile.gates import REGISTRY
+from pytest_cutile.gates import gate_of
 
 QUIET_SECONDS = 2.0
 """Silence of pytest after which the status line appears on a terminal."""
@@ -23,8 +22,6 @@ LOG_SECONDS = 30.0
 TICK_SECONDS = 0.25
 ENOUGH_TESTS = 3
 """Tests of a kind that must have ended before others of that kind are estimated."""
-_OURS = re.compile(rf"::({'|'.join(gate.name for gate in REGISTRY)}|search)\[")
-"""Tests of declared kernels, by their ids: what pytest-xdist's controller knows of its workers' tests."""
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _LINE_BELOW = "\x1bD\x1b[A"
 """Makes sure that there is a line below: the screen scrolls, and the cursor stays in its column."""
@@ -50,14 +47,14 @@ class TimeLeft:
     def expect(self, nodeids: Iterable[str], worker: str = "") -> None:
         """Add the selected tests; each worker of pytest-xdist names all of them before the first runs."""
         if not self._workers:
-            self._left = {nodeid: _kind(nodeid) for nodeid in nodeids}
+            self._left = {nodeid: gate_of(nodeid) for nodeid in nodeids}
         self._workers.add(worker)
 
     def began(self, nodeid: str) -> None:
         self._left.pop(nodeid, None)
 
     def took(self, nodeid: str, seconds: float) -> None:
-        self._seconds[_kind(nodeid)].append(seconds)
+        self._seconds[gate_of(nodeid)].append(seconds)
 
     def __str__(self) -> str:
         """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or where nothing is left.
@@ -76,11 +73,6 @@ class TimeLeft:
         seconds /= self.processes
         shown = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1):.0f} s"  # noqa: PLR2004
         return f", about {shown} for the other {counted(kinds.total(), 'test')}"
-
-
-def _kind(nodeid: str) -> str:
-    found = _OURS.search(nodeid)
-    return found[1] if found else ""
 
 
 class StatusLine:
@@ -141,7 +133,7 @@ class StatusLine:
         """Remember a test of a worker; this process's own say what they do."""
         self.clear()
         self._time_left.began(nodeid)
-        if self._has_workers and _OURS.search(nodeid):
+        if self._has_workers and gate_of(nodeid):
             self._running[nodeid] = time.monotonic()
             self._start()
 
