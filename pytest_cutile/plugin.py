@@ -53,7 +53,6 @@ def pytest_load_initial_conftests(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings, register markers and the parts that have hooks of their own."""
     for gate in REGISTRY:
         config.addinivalue_line("markers", f"cutile_{gate.name}: {gate.question} (set by pytest-cutile).")
     searches = (
@@ -260,7 +259,6 @@ def _gpu_shared(item: pytest.Item, run: PytestRun) -> AbstractContextManager[Non
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send the gates' results along with the reports, also to xdist's controller."""
     run = run_of(item.config)
     if not run.has_session:
         return (yield)

@@ -132,7 +132,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return "" if is_plain else ", ".join([*figures, self.words])
 
     def to_builtins(self) -> dict[str, Any]:
-        """Return the result as plain built-in types, which xdist can send between processes."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -181,7 +180,6 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caption(self) -> str:
-        """Which matrix it is of, and what its marks mean."""
         (rows, columns), (tall, wide) = self.shape, self.cell
         return f"{self.matrix}, {rows} x {columns}: {self.unit}, the most in each cell of {tall} x {wide}"
 

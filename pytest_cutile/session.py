@@ -89,7 +89,6 @@ class Session:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def close(self) -> None:
-        """Stop what nobody waits for any more."""
         if "compiler" in self.__dict__:
             self.compiler.close()
         if "inspector" in self.__dict__:
@@ -105,7 +104,6 @@ class Session:
 
     @property
     def speed_baselines(self) -> SpeedBaselines | None:
-        """The speed baselines of the GPU at hand."""
         device = self.gpu.timer.device
         return None if self.baselines is None else self.baselines.speed(device.arch, device.name)
 

@@ -125,7 +125,6 @@ class Settings(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        """The thresholds of the speed gate."""
         from pytest_cutile.speed.decide import Rule
 
         margin = Rule.margin if self.perf_margin is None else self.perf_margin
@@ -133,7 +132,6 @@ class Settings(NamedTuple):
 
     @property
     def static_rule(self) -> StaticRule:
-        """The thresholds of the static gate."""
         from pytest_cutile.static.changes import StaticRule
 
         return StaticRule() if self.static_margin is None else StaticRule(margin=self.static_margin)

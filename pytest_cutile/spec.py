@@ -178,7 +178,6 @@ class CheckOptions:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of all options."""
         return tuple(option.name for option in fields(cls))
 
     @classmethod
@@ -357,7 +356,6 @@ class KernelSpec:
         return SpecError(f"KernelSpec {self.name!r}: {text}", place)
 
     def _check_params(self, field_name: str) -> None:
-        """Raise SpecError if the function in a field does not take the parameters of some case."""
         function = getattr(self, field_name)
         if not callable(function):
             return
@@ -438,7 +436,6 @@ class KernelSpec:
         return (self.reduction(**case.params) or 1) if callable(self.reduction) else self.reduction
 
     def independent_of(self, case: Case) -> Axes | None:
-        """Return along which dimensions `case` may be checked in parts."""
         return self.independent(**case.params) if callable(self.independent) else self.independent
 
     def check_of(self, case: Case) -> Mapping[str, Any]:

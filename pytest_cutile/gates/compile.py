@@ -38,7 +38,6 @@ class CompilingGate(Gate):
     def append(
         self, case: CompileCase, reason: Reason | None = None, detail: str = "", **further: object
     ) -> None:
-        """Add the result of a case: a pass, or what its reason leads to."""
         result = self.result_type(
             **case.labels,
             verdict=Verdict.PASS if reason is None else reason.verdict,

@@ -31,7 +31,6 @@ class CorrectGate(Gate):
     """Checks every case with normal inputs, and small ones with some that reveal more."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task for each of the case's inputs, about the GPU's architecture or the first one."""
         arch, every = self.session.target.gpu_arch, self.session.settings.every_input
         for inputs in (NORMAL, *spec.named_inputs(case, every=every)):
             suffix = "" if inputs == NORMAL else inputs

@@ -282,7 +282,6 @@ class KernelSearch:
         return False
 
     def _describe_passed(self) -> str:
-        """Return what was tried, and the most frequent reasons of refusals on further lines."""
         refused = f"{self._refusals.total()} were refused"
         passed = f"{self._passed} examples of {self._spec.name} passed, {refused}"
         lines = [f"{count} refused: {reason}" for reason, count in self._refusals.most_common(REASONS)]

@@ -288,7 +288,6 @@ class SpeedGate(Gate):
         """The cases that were compared with a baseline."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task if the case is to be timed."""
         return super().tasks(spec, case, module) if case.speed else ()
 
     def prepare(self, tasks: Sequence[Task]) -> None:

@@ -32,12 +32,10 @@ class SampleClock:
         return self._now
 
     def publish(self, benchmark: Any, samples_us: Sequence[float]) -> None:
-        """Let a benchmark measure samples, in microseconds."""
         self._samples = iter(samples_us)
         benchmark.pedantic(self._play, rounds=len(samples_us), iterations=1, warmup_rounds=0)
 
     def _play(self) -> None:
-        """Let one sample's time pass."""
         self._now += next(self._samples, 0.0) * 1e-6
 
 

@@ -39,7 +39,6 @@ class _DeferredTest:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed for reasons of its own."""
         return any(map(_failed_itself, self.reports))
 
     @property
@@ -143,7 +142,6 @@ class DeferredReports:
                 self._release(test)
 
     def _conclude(self, deferred: _DeferredTest) -> None:
-        """Put what was decided into the reports of a test."""
         item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.decided.failure for case in cases if case.decided.failure is not None}
@@ -231,10 +229,9 @@ class LostTests:
         self._running[nodeid] += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Forget a test that is reported: by its teardown, or as what a worker crashed in."""
         if report.when not in ("setup", "call"):
             self._running[report.nodeid] -= 1
-        if report.when not in ("setup", "call", "teardown"):
+        if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a crashed worker
             self._crashed.append(report)
         for result in results_of(report):
             self._cases[_without_gate(report.nodeid)] = result

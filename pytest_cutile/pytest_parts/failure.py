@@ -160,7 +160,6 @@ def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str)
 
 
 def _shown(file: str, folder: Path) -> str:
-    """Return a path as pytest shows it: relative, unless it is elsewhere."""
     return os.path.relpath(file, folder) if Path(file).is_relative_to(folder) else file
 
 

@@ -173,7 +173,6 @@ class Server:
             )
 
     def close(self) -> None:
-        """Stop it, and all that it started."""
         if self._process is not None:
             kill(self._process)
         self._resources.close()
@@ -295,7 +294,6 @@ def _state(
 
 
 def _travels(value: Any) -> bool:
-    """Return whether an option's value can be given to another process."""
     try:
         pickle.dumps(value)
     except Exception:  # noqa: BLE001 - pickling somebody's object may raise anything

@@ -63,7 +63,6 @@ class ProfiledLaunch:
         return True
 
     def _task(self, session: pytest.Session, run: PytestRun) -> Task:
-        """Return a task of the case for the GPU at hand."""
         from pytest_cutile.pytest_parts.collection import DeclaredTest
 
         tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
@@ -79,7 +78,6 @@ class ProfiledLaunch:
 
 
 def describe(session: Session, task: Task) -> ProfiledCase:
-    """Return what is known of a case without launching it."""
     from pytest_cutile.gates.compiled_facts import compiled_facts
     from pytest_cutile.gates.declared import compile_case
     from pytest_cutile.profiling.profiled_case import ProfiledCase

@@ -22,7 +22,6 @@ PROPERTY = "cutile"
 
 
 def results_of(report: pytest.TestReport) -> list[Result]:
-    """Return the gate results that a test's report carries."""
     carried = [value for name, value in report.user_properties if name == PROPERTY]
     if not carried:
         return []

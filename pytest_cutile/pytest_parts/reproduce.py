@@ -43,7 +43,6 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
 
 
 def how_to_accept(item: pytest.Item, session: Session) -> str:
-    """Return the command that records a regression of a test as its baseline."""
     command = repeat_command(item, session.settings, arch_of(item, session), interpreted=False)
     return (
         "To accept it (the reason is stored with the baseline):\n"

@@ -174,6 +174,5 @@ class Sanitized:
 
 
 def checks_kernels(item: pytest.Item) -> bool:
-    """Say whether a test compares kernels with references."""
     fixtures = getattr(item, "fixturenames", ())
     return item.get_closest_marker("cutile_correct") is not None or "check_kernel" in fixtures

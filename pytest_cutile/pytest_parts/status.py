@@ -41,7 +41,6 @@ class TimeLeft:
 
     @property
     def processes(self) -> int:
-        """How many processes run the tests."""
         return len(self._workers)
 
     def expect(self, nodeids: Iterable[str], worker: str = "") -> None:
@@ -159,7 +158,6 @@ class StatusLine:
             self._time_left.expect(item.nodeid for item in session.items)
 
     def pytest_enter_pdb(self) -> None:
-        """Leave the terminal to the debugger."""
         self.clear()
         self._quiet_since = math.inf
 
@@ -172,7 +170,6 @@ class StatusLine:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """End with a clean terminal."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -190,7 +187,6 @@ class StatusLine:
 
     @property
     def _has_workers(self) -> bool:
-        """Whether this is pytest-xdist's controller."""
         return bool(self._plugins.has_plugin("dsession"))
 
     def _start(self) -> None:

@@ -114,7 +114,6 @@ class TerminalSummary:
 
 
 def _failed(terminalreporter: Any) -> list[pytest.TestReport]:
-    """Return the reports of failed tests, those that failed in their fixtures included."""
     reports = [report for word in ("failed", "error") for report in terminalreporter.stats.get(word, ())]
     return [report for report in reports if isinstance(report, pytest.TestReport)]
 
