@@ -186,25 +186,16 @@ class CheckOptions:
     ) -> tuple[CheckOptions, dict[str, Any]]:
         """Return the options among keyword arguments of `check_kernel`, and the arguments of its launcher.
 
-        Args:
-            keywords: options and arguments of the launcher.
-            taken: names of all that the launcher takes; empty if they are not known.
-
-        Raises:
-            TypeError: one is neither, and is spelled like an option.
+        Raises TypeError as `refuse_misspelled` does.
         """
         names = cls.names()
         others = {name: value for name, value in keywords.items() if name not in names}
         refuse_misspelled("check_kernel", others, options=names, taken=taken)
         return cls(**{name: value for name, value in keywords.items() if name in names}), others
 
-    @classmethod
-    def nearest(cls, name: str) -> str:
-        """Return a question after the option that is spelled most like `name`; empty if none is."""
-        return _nearest(name, cls.names())
-
 
 def _nearest(name: str, options: Collection[str]) -> str:
+    """Return a question after the option that is spelled most like `name`; empty if none is."""
     close = difflib.get_close_matches(name, options, n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 
@@ -214,11 +205,7 @@ def refuse_misspelled(
 ) -> None:
     """Raise TypeError for a keyword that is spelled nearly like an option of a fixture.
 
-    Args:
-        fixture: its name, for the message.
-        keywords: names that are no options.
-        options: names of the fixture's options.
-        taken: names of all that the launcher takes, which are right; empty if they are not known.
+    `taken` are all arguments of the launcher, which are right; empty if they are not known.
     """
     for name in keywords:
         if taken and name not in taken and (near := _nearest(name, options)):
@@ -400,11 +387,7 @@ class KernelSpec:
     def named_inputs(self, case: Case, *, every: bool = False) -> tuple[str, ...]:
         """Return the names of the inputs that `case` is checked with besides normal ones.
 
-        Cases share the work: of five, each has a fifth of `defined_inputs`.
-
-        Args:
-            case: one of `cases`.
-            every: whether each case has all of them.
+        Cases share the work: of five, each has a fifth of `defined_inputs`; with `every`, each has all.
         """
         if case.named_inputs is not None:
             return tuple(case.named_inputs)
@@ -439,18 +422,14 @@ class KernelSpec:
         return self.independent(**case.params) if callable(self.independent) else self.independent
 
     def check_of(self, case: Case) -> Mapping[str, Any]:
-        """Return the further options of the check of `case`, by name.
-
-        Raises:
-            SpecError: they are no options, the spec has fields for some of them, or some are unknown.
-        """
+        """Return the options that `check` has for `case`, by name."""
         return self._named_options(self.check(**case.params) if callable(self.check) else self.check)
 
     def check_options(self, case: Case, **defaults: Any) -> CheckOptions:
         """Return all options of the check of `case`; `defaults` are those that `check` may override.
 
         Raises:
-            SpecError: see `check_of`.
+            SpecError: `check` has what is no option, is unknown, or is a field of the spec.
             ValueError: a value out of its range.
         """
         own = {
@@ -474,9 +453,8 @@ class KernelSpec:
         known = [name for name in CheckOptions.names() if name not in _FIELDS]
         for name in map(str, options):
             if name not in known:
-                raise self._error(
-                    f"check has {[name]}; {CheckOptions.nearest(name)} options are {', '.join(known)}"
-                )
+                near = _nearest(name, CheckOptions.names())
+                raise self._error(f"check has {[name]}; {near} options are {', '.join(known)}")
         return options
 
     def work_of(self, case: Case) -> Work:

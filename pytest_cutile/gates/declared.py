@@ -124,11 +124,7 @@ def check_inputs(
 
 
 def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
-    """Let a model's own comparison judge it.
-
-    Raises:
-        KernelMismatch: it is wrong.
-    """
+    """Let a model's own comparison judge it: AssertionError becomes KernelMismatch."""
     begun = time.monotonic()
     try:
         bound = call_of(spec.verify, inputs)()
@@ -142,8 +138,7 @@ def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
 def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CheckReport:
     """Launch without guards and compare nothing, for compute-sanitizer to watch; return an empty report.
 
-    Guards would hide from it what they look for themselves: poisoned memory is written, and redzones around
-    inputs are inside of their allocations.
+    Guards would hide errors from it: poisoned memory is written, and redzones are inside of allocations.
     """
     import torch
 

@@ -85,9 +85,8 @@ class Example:
 def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
     """Return a strategy for examples of `spec`.
 
-    Each parameter varies on its own, over what the spec's `search` says, or else over what its cases have:
-    whole numbers around theirs and around powers of two up to `BEYOND` times the largest, everything else
-    among theirs. Large cases, which are timed, do not count where there are small ones.
+    Each parameter varies on its own, over what the spec's `search` says, or else around what its cases have.
+    Large cases, which are timed, do not count where there are small ones.
     """
     from hypothesis import strategies as st
 
@@ -188,10 +187,7 @@ class KernelSearch:
     """The search for a failing case of one declared kernel, as a test runs it."""
 
     def __init__(self, session: Session, *, spec: KernelSpec, arch: str, seconds: float, seed: int) -> None:
-        """Prepare. `seconds` are for finding and shrinking together, from the end of the first example.
-
-        The same `seed` gives the same examples in the same order.
-        """
+        """Prepare; `seconds` are for finding and shrinking together, from the end of the first example."""
         self._session = session
         self._spec = spec
         self._arch = arch

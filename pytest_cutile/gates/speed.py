@@ -66,11 +66,10 @@ def gate_speed(
         case: what is measured.
         publish: takes the measurement, for pytest-benchmark.
         work: returns what one launch does, where the user's code says that.
-        is_sentinel: whether it is measured even if it is known to be unchanged, to say how this GPU does
-            today.
+        is_sentinel: whether it is measured even if it is known to be unchanged.
 
     Returns:
-        The measurement; None of an unchanged case, which is not measured.
+        The measurement; None of an unchanged case that is not measured.
 
     Raises:
         GateFailed: the case fails, and is not pending.
@@ -112,8 +111,7 @@ def _outcome(
 
 def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel: bool) -> SpeedOutcome:
     settings = session.settings
-    try:
-        # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
+    try:  # first: a file that cannot be used is reported before any GPU time is spent
         comparison, judgement = find_comparison(session, case)
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
@@ -209,8 +207,6 @@ def measure_case(
 ) -> Measurement:
     """Measure a case, interleaved with a baseline launcher if there is one.
 
-    The inputs are made while nobody else times: a process that waits for the GPU holds none of its memory.
-
     Raises:
         BaselineLaunchFailed: the baseline launcher raised, or computes something else.
         MeasurementFailed: it cannot be timed, or the times make no sense.
@@ -218,7 +214,7 @@ def measure_case(
     session.progress(f"timing {case.key}")
     launched = LaunchedKernels()
     with session.gpu.lock.alone():
-        call = case.call()
+        call = case.call()  # a process that waits for the GPU holds none of its memory
         if baseline is not None:
             call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
             if computes_otherwise(call, baseline):
@@ -291,14 +287,12 @@ class SpeedGate(Gate):
         return super().tasks(spec, case, module) if case.speed else ()
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Compile what will be fingerprinted, if there is a GPU to measure it on."""
         device = self.session.gpu.device
         if device is not None and self.session.requested is None:
             here = [task for task in tasks if task.arch == device.arch and is_compiled(task)]
             self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Time a case and compare it with its baseline; check it first if that has not been done."""
         # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
         is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
         gate_speed(
@@ -317,14 +311,9 @@ class SpeedGate(Gate):
             f"{kernel}[{case}]" for gate, kernel, case, _ in self.session.selected if gate == self.name
         )
         step = len(keys) / SENTINELS
-        return (
-            frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS))
-            if keys
-            else frozenset()
-        )
+        return frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS) if keys)
 
     def finish(self) -> list[str]:
-        """Return what was not recorded."""
         return self.suite.remarks
 
 

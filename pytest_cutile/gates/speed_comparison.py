@@ -147,8 +147,15 @@ def _with_baseline_kernel(
     if dict(baselines.sessions[anchor.session].environment) == environment:
         compiled = _compiled_at(case, commit)
         is_recorded_code = same_digest(anchor.fingerprint, compiled)
-        if is_recorded_code is False and was_recorded_there and compiled == today:
-            _refuse_one_kernel(session, case, commit)
+        has_other_code = is_recorded_code is False and was_recorded_there
+        if has_other_code and compiled == today and not session.checkout.is_at(commit):
+            raise MeasurementFailed(
+                Reason.SAME_KERNEL,
+                f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
+                "although another one was recorded there. Is it registered once in a process (torch.library, "
+                "a shared library)? Such a kernel cannot be measured beside its baseline; give "
+                "--perf-baseline none",
+            )
     # Another compiler makes another fingerprint of the same code: its source has to be what was recorded.
     elif today and same_digest(anchor.source, source_of(case)):
         compiled = _compiled_at(case, commit)
@@ -168,12 +175,6 @@ def _with_baseline_kernel(
     return stored.paired_with(commit, launcher)
 
 
-def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str) -> None:
-    """Raise MeasurementFailed: a commit that is not checked out has today's code, and recorded other code."""
-    if not session.checkout.is_at(commit):
-        raise MeasurementFailed(Reason.SAME_KERNEL, _ONE_KERNEL.format(case.key, commit[:12]))
-
-
 def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None:
     """Raise RevisionError if a file of today takes part in the baseline kernel: no fingerprint tells it."""
     if not session.checkout.has_commit(commit):
@@ -190,13 +191,6 @@ def same_digest(recorded: str, found: str) -> bool | None:
     """Say whether two digests are equal; None if one is not known, or was made by other rules."""
     rules = [digest.rpartition("-")[0] for digest in (recorded, found)]
     return recorded == found if rules[0] and rules[0] == rules[1] else None
-
-
-_ONE_KERNEL = (
-    "{0}: this process gets one kernel for both the working tree and {1}, although another one was recorded "
-    "there. Is it registered once in a process (torch.library, a shared library)? Such a kernel cannot be "
-    "measured beside its baseline; give --perf-baseline none"
-)
 
 
 def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
