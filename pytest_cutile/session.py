@@ -64,7 +64,6 @@ class Session:
 
     @cached_property
     def compiler(self) -> Compiler:
-        """The compiler service, with as many jobs as this process may use cores."""
         device = self.gpu.device
         return Compiler(
             cache_dir=self._cache_dir,
@@ -111,11 +110,9 @@ class Session:
     def speed_baselines_name(self) -> str:
         """Where the speed baselines of the GPU at hand are, as messages name it."""
         device = self.gpu.timer.device
-        return (
-            "no baseline file"
-            if self.baselines is None
-            else self.baselines.speed_name(device.arch, device.name)
-        )
+        if self.baselines is None:
+            return "no baseline file"
+        return self.baselines.speed_name(device.arch, device.name)
 
     @cached_property
     def revision_kernels(self) -> Revision | None:

@@ -42,8 +42,7 @@ class SampleClock:
 def takes_samples(config: pytest.Config) -> bool:
     """Return whether pytest-benchmark is there, and keeps samples or skips what has any.
 
-    In workers of pytest-xdist benchmarks are disabled. pytest-benchmark warns of that where a test has its
-    fixture, which nobody but this plugin may have asked for.
+    In workers of pytest-xdist it keeps none, and would warn of its fixture, which only this plugin asks for.
     """
     if not config.pluginmanager.hasplugin("benchmark"):
         return False

@@ -97,10 +97,7 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test for each task that the gates make of every case.
-
-        A declaration that cannot be gated becomes one failing test, so that the other kernels go on.
-        """
+        """Yield a test for each task that the gates make of each case; of a bad declaration, one that fails."""
         session, collected = self.run.session, self.run.collected
         try:
             module = self._import()
@@ -205,7 +202,6 @@ class BadDeclaration(pytest.Item):
     place: tuple[str, int]
     """File and line of what is wrong."""
     has_inputs = False
-    """Whether the command that repeats it names a seed."""
 
     def runtest(self) -> None:
         from pytest_cutile.gates.outcome import GateFailed
@@ -270,10 +266,7 @@ def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocati
 
 
 def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
-    """Return a line for each baseline of which no case is left.
-
-    Unless `all_kernels` were collected, nobody knows which declared kernels are gone.
-    """
+    """Return a line for each baseline of which no case is left, as far as that is known."""
     declared = {
         f"{spec.name}[{case.name}]": case.speed
         for spec, _ in collected.declared.values()
@@ -346,12 +339,9 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
 
 
 def prepare(run: PytestRun, item: pytest.Item) -> None:
-    """Let each gate start what the selected tests need; in a worker of pytest-xdist, what the next ones need.
-
-    A worker does not know which tests it will get. Most likely they are the next ones of the same module.
-    """
+    """Let each gate start what the selected tests need; a worker of pytest-xdist, what the next ones need."""
     items: Sequence[pytest.Item] = item.session.items
-    if run.settings.xdist_worker:
+    if run.settings.xdist_worker:  # which does not know what it will get: most likely these
         items = [*next_cases(items[items.index(item) :])]
     run.prepared.update(items)
     tasks = tasks_of(items)

@@ -49,11 +49,7 @@ class _DeferredTest:
 
 
 class DeferredReports:
-    """Runs the tests that measure speed, and holds back the reports of those with a pending case.
-
-    The reports of one test belong together (setup, call, teardown), and whoever reads them, from JUnit to
-    pytest-xdist, may rely on that: so they wait together.
-    """
+    """Runs the tests that measure speed, and holds back all reports of those with a pending case."""
 
     def __init__(self, run: PytestRun) -> None:
         self._run = run

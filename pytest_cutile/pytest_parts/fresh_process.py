@@ -1,12 +1,8 @@
 """Measuring in fresh processes: the same tests, run by another pytest that judges nothing.
 
-What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
-is why a slowdown is believed only when fresh ones show it. A server imports and collects once, without ever
-using the GPU, while the run still tests; each fresh process is a fork of it. They start at once, so that one
-gets ready while another measures; who measures holds the GPU's lock, case by case.
-
-The two sides talk by files (`speed/protocol.py`). With pytest-xdist, one server measures for all workers on a
-GPU: `meeting.py`.
+A server imports and collects once, without ever using the GPU, while the run still tests; each fresh process
+is a fork of it. They start at once, so that one gets ready while another measures; who measures holds the
+GPU's lock, case by case. The two sides talk by files (`speed/protocol.py`).
 """
 
 from __future__ import annotations
@@ -86,7 +82,6 @@ finally:
 
 It imports nothing of this package before pytest does: pytest warns of what it cannot rewrite any more.
 """
-
 
 Ask: TypeAlias = "Callable[[Mapping[str, Request], int], Sequence[Answers]]"
 """Measures cases, by their keys, once in each of so many fresh processes."""

@@ -1,9 +1,8 @@
 """Fresh processes for all workers of pytest-xdist: they meet when their tests have run.
 
-What is pending in any worker is measured together, by one server on each GPU, as without workers. The
-controller owns the servers and a folder. A worker, say gw0, writes `gw0.pending` when its first case is
-pending, so that the server can get ready, and `gw0.post` when its tests have run, once for each look. When
-all workers that still run have posted, the controller lets the fresh processes measure what all of them ask
+The controller owns a server on each GPU, and a folder. A worker, say gw0, writes `gw0.pending` when its first
+case is pending, so that the server can get ready, and `gw0.post` when its tests have run, once for each look.
+When all workers that still run have posted, the controller lets fresh processes measure what all of them ask
 for, and writes `gw0.reply`.
 """
 

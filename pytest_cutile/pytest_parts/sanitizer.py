@@ -1,8 +1,7 @@
 """Tests run once more under NVIDIA's compute-sanitizer, whose findings become failures of the tests.
 
-It watches a whole process, from its start. So the selected tests run in a fresh one, for each tool, where
-kernels are launched and nothing is compared: references would be watched as well, at a hundredth of their
-speed. Where something is found, halves of the tests run again until it is known which one it was.
+It watches a whole process, from its start: a fresh one for each tool, where kernels are launched and nothing
+is compared. Where something is found, halves of the tests run again until it is known which one it was.
 """
 
 from __future__ import annotations

@@ -56,10 +56,7 @@ class TimeLeft:
         self._seconds[gate_of(nodeid)].append(seconds)
 
     def __str__(self) -> str:
-        """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or where nothing is left.
-
-        The longest test of each kind does not count: the first one waits for what all of them need.
-        """
+        """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or if nothing is left."""
         from pytest_cutile.quantities import counted
 
         kinds = Counter(list(self._left.values()))
@@ -67,6 +64,7 @@ class TimeLeft:
             return ""
         seconds = 0.0
         for kind, count in kinds.items():
+            # Without the longest: the first one waits for what all of them need.
             _, *usual = sorted(self._seconds[kind], reverse=True)
             seconds += count * sum(usual) / len(usual)
         seconds /= self.processes
@@ -75,7 +73,7 @@ class TimeLeft:
 
 
 class StatusLine:
-    """On a terminal one line below what pytest writes, which stays as it is; in a log a line now and then.
+    """On a terminal one line below what pytest writes; in a log a line now and then.
 
     A thread writes it while a test runs, past pytest's capture, to a copy of the stream that pytest started
     with. pytest writes in its hooks: each of them makes room first.
@@ -120,16 +118,12 @@ class StatusLine:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Keep the stream that pytest writes to, while nothing is captured.
-
-        Without capture (-s) tests write to the terminal themselves: no line stands between that.
-        """
+        """Keep the stream that pytest writes to; not of a terminal that tests write to as well (-s)."""
         if self._reporter is not None and not (self._reporter.isatty and self._shows_output):
             self._stream = _copy_of(sys.stdout)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Remember a test of a worker; this process's own say what they do."""
         self.clear()
         self._time_left.began(nodeid)
         if self._has_workers and gate_of(nodeid):

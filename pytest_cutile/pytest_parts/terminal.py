@@ -66,10 +66,7 @@ class TerminalSummary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all.
-
-        Files (JUnit, HTML) have got each report whole, when its test ended.
-        """
+        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all."""
         self._is_over = True
         reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or reporter.verbosity > 1:

@@ -128,18 +128,19 @@ def pytest_cutile_make_timer(config):
 
 IN_THIS_PROCESS = """
 
-def pytest_configure(config):
+def measure_here(config, cases, processes):
     def measure(pending):
         try:
             return measure_requested(session_of(config), pending.case, pending.request)
         except MeasurementFailed as error:
             return error
 
-    def measure_here(ask, cases, processes):
-        return [{pending.case.key: measure(pending) for pending in cases} for _ in range(processes)]
+    return [{pending.case.key: measure(pending) for pending in cases} for _ in range(processes)]
 
+
+def pytest_configure(config):
     patched = pytest.MonkeyPatch()
-    patched.setattr(fresh_process, "measure_again", measure_here)
+    patched.setattr(fresh_process, "measure_again", lambda _, *asked: measure_here(config, *asked))
     config.add_cleanup(patched.undo)
 """
 """Measure again without further processes: most tests need none."""
