@@ -97,7 +97,7 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test for each task that the gates make of each case; of a bad declaration, one that fails."""
+        """Yield a test for each task that gates make of a case; of a bad declaration, one that fails."""
         session, collected = self.run.session, self.run.collected
         try:
             module = self._import()

@@ -14,7 +14,7 @@ from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
 from pytest_cutile.gates.correct import gate_correct
-from pytest_cutile.gates.declared import all_passes, only_launch
+from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
@@ -101,11 +101,7 @@ class CheckKernel:
         refuse_misspelled("check_kernel", kwargs, options=CheckOptions.names(), taken=parameter_names(fn))
 
         def check_with(launching: Launching) -> CheckReport:
-            if settings.sanitized:
-                return only_launch(all_passes(fn, grad=grad), args, kwargs)
-            from pytest_cutile.correctness.check import run_check
-
-            return run_check(fn, args, kwargs, reference=reference, options=chosen, launching=launching)
+            return check_call(settings, Call(fn, args, kwargs), reference, chosen, launching)
 
         def check() -> CheckReport:
             return check_with(ON_GPU) if interpreting is None else interpreting.interpret(check_with)
