@@ -1,7 +1,7 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name. The type
-defines what reports show, and must be defined here: xdist's controller reads results and imports no gate.
+Each gate has a subclass of `Result` whose tag is the gate's name. It is defined here, because xdist's
+controller reads results and imports no gate.
 """
 
 from __future__ import annotations
@@ -137,11 +137,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     @staticmethod
     def from_builtins(data: Mapping[str, Any]) -> Result:
-        """Rebuild a result of any gate from `to_builtins`'s form.
-
-        Raises:
-            msgspec.ValidationError: it is none.
-        """
+        """Rebuild a result of any gate; msgspec.ValidationError if it is none."""
         types = {subclass.__struct_config__.tag: subclass for subclass in Result.__subclasses__()}
         if data.get("gate") not in types:
             raise msgspec.ValidationError(f"no gate has results named {data.get('gate')!r}")

@@ -50,8 +50,7 @@ class CompilingGate(Gate):
     def append_failure(self, case: CompileCase, error: Exception) -> None:
         """Add the result of a case that does not compile.
 
-        Raises:
-            GateSkipped: another case has failed because the same is not installed: one failure reports that.
+        Raises GateSkipped if another case has failed because the same is not installed.
         """
         detail = f"{error}".partition("\n")[0]
         if isinstance(error, GateSkipped):
@@ -83,7 +82,6 @@ class CompileGate(CompilingGate):
         self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compile a case."""
         del test
         case = compiled_case(self.session, task)
         try:

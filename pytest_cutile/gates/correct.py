@@ -91,11 +91,7 @@ def seed_of(case: Case, nodeid: str) -> int:
 def make_inputs(
     session: Session, task: Task, *, seed: int, torch_device: str | None = None, signed_rows: bool = True
 ) -> Any:
-    """Return the arguments of a task's launch, by default in the GPU's memory.
-
-    Raises:
-        GateSkipped: there is no such GPU.
-    """
+    """Return the arguments of a task's launch, by default in the memory of the GPU, which there must be."""
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
     make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
     return task.spec.make_inputs(make, task.case, task.inputs)
@@ -122,7 +118,7 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
     needs the GPU.
 
     Raises:
-        GateSkipped: it cannot run here.
+        GateSkipped: it cannot run here: no GPU or interpreter, too much work, an unknown operation.
         KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
         KernelFault: interpreted, the kernel did something wrong on its way.
         CompileError: interpreted, the real compiler rejects it.

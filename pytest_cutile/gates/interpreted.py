@@ -65,11 +65,7 @@ class Interpreting:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make launch code run on the CPU; inputs are to be made inside as well.
-
-        Raises:
-            GateSkipped: torch or the compiler is not installed.
-        """
+        """Make launch code run on the CPU; inputs are to be made inside as well."""
         try:
             from pytest_cutile.interpreter import interpret
         except ModuleNotFoundError as error:
@@ -142,12 +138,7 @@ class Interpreting:
     def interpret(self, check_with: CheckWith, work: Work | None = None) -> CheckReport:
         """Make a check whose launches are interpreted, and wait for the real compiler.
 
-        Raises:
-            GateSkipped: no interpreter, too much work, nothing to interpret, an unknown operation, or one
-                block was asked for.
-            KernelMismatch: the result is wrong.
-            KernelFault: the kernel did something wrong on its way.
-            CompileError: cuda-tile or tileiras rejects the kernel.
+        Raises what `gate_correct` lists.
         """
         if not self.is_active:
             with self.active():

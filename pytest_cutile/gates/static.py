@@ -52,14 +52,7 @@ class StaticGate(CompilingGate):
         inspections(self.session, [case for case in cases if self.session.compilations.is_traced(case)])
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compare a case with its baseline, and record it if that was asked for.
-
-        Raises:
-            GateSkipped: it does not compile, and the gate `compile` says so in this run.
-            GateFailed: it is worse than its baseline, or its baseline cannot be read.
-            CompileError, CompilerMissing, NothingLaunched: it does not compile.
-            Exception: whatever the launcher raised.
-        """
+        """Compare a case with its baseline, and record it if that was asked for."""
         case = compiled_case(self.session, task)
         current = self._current(case)
         facts = msgspec.to_builtins(current) if self.session.settings.keeps_facts else None
@@ -87,12 +80,7 @@ class StaticGate(CompilingGate):
             raise GateFailed("\n\n".join(filter(None, (failure, note))), pytrace=False)
 
     def _entry(self, case: CompileCase) -> StaticEntry | None:
-        """Return what a case is compared with: what is stored, or what the other revision compiles to now.
-
-        Raises:
-            BaselineError: the baselines cannot be used.
-            RevisionError: the other revision's module cannot be imported.
-        """
+        """Return what a case is compared with: what is stored, or what the other revision compiles to now."""
         if case.base is None:
             store = self.session.baselines
             return store.static_entry(case.arch, case.baseline_key) if store is not None else None
@@ -180,15 +168,7 @@ class StaticGate(CompilingGate):
     # -- recording ------------------------------------------------------------------------------------
 
     def _record(self, case: CompileCase, current: CaseFacts) -> tuple[bool, str]:
-        """Record a case, if that was asked for.
-
-        Returns:
-            Whether its baseline is up to date now, and for people what was done or why nothing was; "" if
-            there was nothing to do.
-
-        Raises:
-            BaselineError: the file cannot be used or written.
-        """
+        """Record a case if that was asked for; return whether its baseline is up to date now, and a note."""
         settings, store = self.session.settings, self.session.baselines
         if store is None or not settings.update_baselines:
             return False, ""

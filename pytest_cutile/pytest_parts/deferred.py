@@ -210,8 +210,8 @@ def _without_gate(nodeid: str) -> str:
 class LostTests:
     """On pytest-xdist's controller: fails tests that a worker began and never reported.
 
-    A worker that dies while it runs a test is noticed by pytest-xdist. One that dies while it holds reports
-    back has run all its tests, as far as pytest-xdist knows. Of both, cases say that they were not measured.
+    pytest-xdist notices a worker that dies while it runs a test, and not one that holds reports back. Of
+    both, cases say that they were not measured.
     """
 
     def __init__(self, results: Results) -> None:

@@ -31,6 +31,7 @@ from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
     import torch
 
@@ -175,17 +176,9 @@ class Perf:
         options = ("flops", "bytes", "tokens", "dtype", "name")
         refuse_misspelled("perf", kwargs, options=options, taken=parameter_names(fn))
         label = name or ""
-        if not label.isprintable():
-            raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)
-        if label in self.places:
-            raise GateFailed(
-                "perf() was called twice in one test under the same name: give each call its own name=...",
-                pytrace=False,
-            )
-        place = Place.of_call(sys._getframe(1), self.test_file, f", perf(name={label!r})" if label else "")  # noqa: SLF001
-        self.places[label] = place
+        self._add_place(label, sys._getframe(1))  # noqa: SLF001
+        counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
         try:
-            counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
             work = Work(**{each: count for each, count in counts.items() if count is not None}, dtype=dtype)
         except SpecError as error:
             wrong = str(error).removeprefix("Work: ")
@@ -211,6 +204,18 @@ class Perf:
         if measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return measurement
+
+    def _add_place(self, label: str, frame: FrameType) -> None:
+        __tracebackhide__ = True
+        if not label.isprintable():
+            raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)
+        if label in self.places:
+            raise GateFailed(
+                "perf() was called twice in one test under the same name: give each call its own name=...",
+                pytrace=False,
+            )
+        named = f", perf(name={label!r})" if label else ""
+        self.places[label] = Place.of_call(frame, self.test_file, named)
 
 
 @dataclass(frozen=True, kw_only=True)
