@@ -172,9 +172,9 @@ def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: st
     if _compiled_at(case, commit) == today and not session.checkout.is_at(commit):
         raise MeasurementFailed(
             Reason.SAME_KERNEL,
-            f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
-            "although another one was recorded there. Is it registered once in a process (torch.library, a "
-            "shared library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
+            f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, although "
+            "another one was recorded there. Is it registered once in a process (torch.library, a shared "
+            "library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
         )
 
 
