@@ -56,26 +56,6 @@ def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | No
     return compile_case(named, task.case, task.arch)
 
 
-def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None:
-    """Return what was compiled for a task when it was recorded at a git revision: on that one's inputs."""
-    declared = declared_at(session, task, commit)
-    if declared is None:
-        return None
-    spec, case = declared
-    launch, inputs = (
-        with_own_imports(session.revision(commit), function) for function in (spec.launch, spec.inputs)
-    )
-    named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-    return replace(compile_case(named, case, task.arch), inputs=spec.inputs)
-
-
-def declared_at(session: Session, task: Task, commit: str) -> tuple[KernelSpec, Case] | None:
-    """Return a task's kernel and case as a git revision declares them; None if it does not."""
-    spec = session.revision(commit).spec(task.module, task.spec.name)
-    cases = [] if spec is None else [case for case in spec.cases if case.name == task.case.name]
-    return (spec, cases[0]) if spec is not None and cases else None
-
-
 def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
     """Return what is compiled for a case on `arch`, compared with no other revision."""
 
