@@ -48,7 +48,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     arch: str
     """Architecture under test."""
     verdict: Verdict
-    """What the gate says."""
     reason: Reason | None = None
     """Why; None: a plain pass of the gate `correct` or `compile`."""
     detail: str = ""
@@ -220,7 +219,6 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     advice: str = ""
     """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
     errors: ErrorMap | None = None
-    """Of a wrong result: where the errors are."""
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 
@@ -311,13 +309,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a process measured of a case, and the work that it counts."""
 
     flops: Amount = 0.0
-    """Floating-point operations per launch."""
+    """Per launch, as are `bytes` and `tokens`: see `spec.Work`."""
     bytes: Amount = 0.0
-    """Bytes per launch: each input read once, each output written once."""
     tokens: Amount = 0.0
-    """Tokens per launch."""
     dtype: str = ""
-    """Dtype of the multiplied operands, which chooses the limit."""
     blocks: tuple[SampleBlock, ...] = ()
     clock_mhz: float | None = None
     """Clock of the SMs right after the bursts."""
@@ -343,7 +338,6 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     rate: Amount | None = None
     """TFLOPS, GB/s or tokens/s, as `unit` says."""
     unit: str = ""
-    """Unit of `rate`."""
     share_of_limit: Amount | None = None
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None

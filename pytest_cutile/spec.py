@@ -291,10 +291,8 @@ class KernelSpec:
     """Further options of the check, as `CheckOptions` or by name, or `check(**case.params)`; not those that
     have fields here (`reduction`, `independent`, `grad`)."""
     independent: Callable[..., Axes] | Axes | None = None
-    """Names of dimensions of the arguments, and of the outputs under "output", or
-    `independent(**case.params)`, along which the reference of a part is that part of the reference: large
-    cases are checked in such parts. See `check_kernel`, which also says how a reference learns where its
-    part lies (`origin`)."""
+    """Along which dimensions large cases are checked in parts (`CheckOptions`), or
+    `independent(**case.params)`."""
     special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
@@ -302,8 +300,7 @@ class KernelSpec:
     """Those of `input_names.REVEALING` for which the kernel defines no result, each with the reason."""
     grad: bool = False
     """Whether the launcher is differentiable by autograd: its gradients are checked (`CheckOptions`), and
-    its backward kernels compiled. The forward pass is timed; declare a launcher of the backward pass to time
-    that one."""
+    its backward kernels compiled. The forward pass alone is timed."""
     search: Callable[[], Mapping[str, Any]] | None = None
     """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
     are varied around the values that the cases have."""

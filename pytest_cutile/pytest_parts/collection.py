@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -23,6 +23,7 @@ from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.quantities import abridged
 from pytest_cutile.session import Session
+from pytest_cutile.settings import SearchBudget
 from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
 
 CASES_AHEAD = 16
@@ -123,7 +124,7 @@ class KernelModule(pytest.Module):
             if session.settings.search is not None and not isinstance(spec, ModelSpec):
                 name = f"search[{spec.name}]" if len(specs) > 1 else "search"
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
-                search.cutile, search.spec = session, spec
+                search.cutile, search.spec, search.budget = session, spec, session.settings.search
                 search.add_marker(pytest.mark.cutile_search)
                 search.extra_keyword_matches.add(spec.name)
                 yield search
@@ -238,6 +239,7 @@ class KernelSearchTest(pytest.Item):
 
     cutile: Session
     spec: KernelSpec
+    budget: SearchBudget
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Point reports at the first case: the search begins with it."""
@@ -248,10 +250,8 @@ class KernelSearchTest(pytest.Item):
         from pytest_cutile.gates.search import KernelSearch
 
         __tracebackhide__ = True
-        budget = self.cutile.settings.search
-        if budget is not None:  # a search is collected only where one was asked for
-            arch = self.cutile.target.gpu_arch
-            KernelSearch(self.cutile, spec=self.spec, arch=arch, **budget._asdict()).run()
+        arch = self.cutile.target.gpu_arch
+        KernelSearch(self.cutile, spec=self.spec, arch=arch, **self.budget._asdict()).run()
 
 
 def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:
@@ -267,12 +267,6 @@ def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocati
 
 def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
     """Return a line for each baseline of which no case is left, as far as that is known."""
-    declared = {
-        f"{spec.name}[{case.name}]": case.speed
-        for spec, _ in collected.declared.values()
-        for case in spec.cases
-    }
-    speeds = {key for key, speed in declared.items() if speed}
 
     def is_gone(key: str) -> bool:
         file, is_test, _ = key.partition("::")
@@ -282,32 +276,28 @@ def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) 
         return not os.path.exists(session.settings.rootpath / file) or collected.lacks(key)  # noqa: PTH110
 
     remarks = []
-    for name, keys, present in _recorded(session, speeds, {*declared}):
-        gone = sorted(key for key in keys if key not in present and is_gone(key))
-        if gone:
+    for name, keys in _not_declared(session, collected):
+        if gone := sorted(filter(is_gone, keys)):
             remarks.append(f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it")
     return remarks
 
 
-def _recorded(
-    session: Session, speeds: set[str], declared: set[str]
-) -> Iterator[tuple[str, Iterable[str], set[str]]]:
-    """Yield the name of each set of baselines, the keys recorded in it, and those of today's cases."""
+def _not_declared(session: Session, collected: Collected) -> Iterator[tuple[str, Collection[str]]]:
+    """Yield the name of each set of baselines, and the keys that are recorded in it and not declared."""
+    specs = [spec for spec, _ in collected.declared.values()]
+    cases = {f"{spec.name}[{case.name}]": case for spec in specs for case in spec.cases}
     try:
         store = session.baselines
         if store is None:
             return
         if session.gpu.device is not None:
             entries = session.speed_baselines.entries if session.speed_baselines is not None else {}
-            yield (
-                session.speed_baselines_name,
-                [key for key, entry in entries.items() if entry.published is None],
-                speeds,
-            )
+            recorded = {key for key, entry in entries.items() if entry.published is None}
+            yield session.speed_baselines_name, recorded - {key for key, case in cases.items() if case.speed}
         for arch in session.target.architectures:
             baselines = store.static(arch)
             if baselines is not None:
-                yield store.static_name(arch), baselines.entries, declared
+                yield store.static_name(arch), baselines.entries.keys() - cases.keys()
     except BaselineError:  # the gates say it
         return
 
