@@ -211,12 +211,12 @@ def _same_source(stored: StaticEntry, new: StaticEntry) -> bool:
 def _noted(stored: StaticEntry, new: StaticEntry) -> tuple[StaticEntry | None, str]:
     """Return what replaces an entry of the same code, and what that adds; None if nothing is new."""
 
-    def counted(facts: CaseFacts) -> tuple[object, ...]:
+    def counts_of(facts: CaseFacts) -> tuple[object, ...]:
         return facts.torch_bytes, *(launch.executed for launch in facts.launches)
 
     # Of the same code, another version may have counted other operations, or none.
-    counts = counted(new.facts)
-    if counts != counted(stored.facts) and any(count is not None for count in counts):
+    counts = counts_of(new.facts)
+    if counts != counts_of(stored.facts) and any(count is not None for count in counts):
         return new, "executed operations"
     if stored.toolchain != new.toolchain:
         return replace(new, facts=stored.facts), "the same code from another toolchain"

@@ -20,6 +20,7 @@ from pytest_cutile.compiler.toolchain import find_tool
 from pytest_cutile.pytest_parts.fresh_process import kill, start_pytest
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
+from pytest_cutile.quantities import counted
 from pytest_cutile.temporary import temporary_folder
 from pytest_cutile.verdicts import Reason
 
@@ -117,8 +118,7 @@ class Sanitizing:
 
     def _try(self, tool: str, nodeids: Sequence[str]) -> str | None:
         """Run tests under `tool`; return what it finds, None if nothing."""
-        count = len(nodeids)
-        self._session.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
+        self._session.progress(f"compute-sanitizer ({tool}): {counted(len(nodeids), 'test')}")
         with temporary_folder() as name:
             log, output, missing = self._run(tool, nodeids, Path(name))
         if log.is_clean and not missing:
@@ -126,7 +126,7 @@ class Sanitizing:
         if log.is_clean or log.errors is None:
             broken_off = log.describe(tool) if log.errors is None else ""
             last = "\n".join(f"  {line}" for line in output.strip().splitlines()[-6:])
-            lost = f"{len(missing)} of {count} tests did not run"
+            lost = f"{len(missing)} of {len(nodeids)} tests did not run"
             return f"{_BROKEN} ({tool}): {lost}\n{broken_off}\n{last}".rstrip()
         return log.describe(tool)
 
