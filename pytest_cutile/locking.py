@@ -57,16 +57,11 @@ def locked(
         yield
     finally:
         # Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.
-        with suppress(OSError):
-            _unlock(descriptor)
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def _unlock(descriptor: int) -> None:
-    with suppress(ImportError):
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager

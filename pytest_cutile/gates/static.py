@@ -172,7 +172,9 @@ class StaticGate(CompilingGate):
         settings, store = self.session.settings, self.session.baselines
         if store is None or not settings.update_baselines:
             return False, ""
-        new = StaticEntry(facts=current, toolchain=toolchain_versions(), provenance=self._provenance())
+        made_by = provenance(self.session.checkout.commit, settings.reason)
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        new = StaticEntry(facts=current, toolchain=toolchain_versions(), provenance={**made_by, "at": at})
         shown, note = store.static_name(case.arch), ""
 
         def renew(stored: StaticEntry | None) -> StaticEntry | None:
@@ -198,10 +200,6 @@ class StaticGate(CompilingGate):
         except Rejected as rejected:
             return False, f"{case.baseline_key} for {case.arch}: not recorded: {rejected}"
         return True, note
-
-    def _provenance(self) -> dict[str, str]:
-        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
 
 
 def _same_source(stored: StaticEntry, new: StaticEntry) -> bool:
