@@ -42,7 +42,7 @@ class WrongElement:
     """Of the element; None: the whole tensor was changed and may not be."""
 
 
-class Origin(NamedTuple):
+class ElementOrigin(NamedTuple):
     """Lines on where an element of an output comes from."""
 
     clues: Sequence[str] = ()
@@ -64,7 +64,7 @@ def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching,
     Inf was made, what was rounded, or loaded from padding. Who wrote the element is the last fact. The tiles
     that it was made of are details.
     """
-    origin = Origin()
+    origin = ElementOrigin()
     launches = itertools.count(1)
 
     def launch_until(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -79,7 +79,7 @@ def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching,
         except _Launched as launched:
             (tensor,) = launched.args
             if wrong.index is None:
-                origin = Origin(clues=run.writers(tensor).splitlines())
+                origin = ElementOrigin(clues=run.writers(tensor).splitlines())
             else:
                 origin = _origin(run, tensor, wrong.index)
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
@@ -89,7 +89,7 @@ def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching,
     return "\n".join([with_facts("\n".join([first, *clues, *facts]), *head), *tiles])
 
 
-def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> Origin:
+def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> ElementOrigin:
     clues: list[str] = []
     worst = output[index].item()
     if not math.isfinite(worst):
@@ -99,12 +99,12 @@ def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> Origin:
     try:
         trace = run.trace_element(output, index)
     except LookupError:  # the host wrote it
-        return Origin(clues=clues)
+        return ElementOrigin(clues=clues)
     head = f"{replace(trace, tiles=())}".splitlines()
     tiles = f"{trace}".splitlines()[len(head) :]
     if len(tiles) > SHOWN_TILES:
         tiles[SHOWN_TILES:] = ["  ..."]
-    return Origin(clues=[*clues, *"\n".join(_remarkable(trace)).splitlines()], head=head, tiles=tiles)
+    return ElementOrigin(clues=[*clues, *"\n".join(_remarkable(trace)).splitlines()], head=head, tiles=tiles)
 
 
 def tensors_of(outputs: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
