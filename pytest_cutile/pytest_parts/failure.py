@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pytest_cutile.results import ErrorMap
     from pytest_cutile.session import Session
 
-SHOWN_LINES = 30
-"""Lines of a failure on a terminal, without its headline."""
 _FAILED = "E   "
 """Begins the lines that pytest shows in red."""
 _STYLE: Final = "line"
@@ -165,8 +163,10 @@ def _shown(file: str, folder: Path) -> str:
     return os.path.relpath(file, folder) if Path(file).is_relative_to(folder) else file
 
 
-def shorten(report: pytest.TestReport, more: Sequence[str], *, without: Collection[str]) -> None:
-    """Leave some lines of a failure of this package: what is wrong, where, most facts, and the command.
+def shorten(
+    report: pytest.TestReport, lines: int, more: Sequence[str] = (), *, without: Collection[str] = ()
+) -> None:
+    """Leave `lines` lines of a failure of this package: what is wrong, where, most facts, and the command.
 
     `more` are facts that only the end of the run knows; they stand before the command. `without` are hints
     that the run refutes.
@@ -178,9 +178,9 @@ def shorten(report: pytest.TestReport, more: Sequence[str], *, without: Collecti
     facts = [line for line in body.lines if line.strip() not in without]
     added = [f"{line}\n" for line in more]
     body.lines = [*facts, *added]
-    if _height(entries) > SHOWN_LINES:
+    if _height(entries) > lines:
         kept = [*facts]
-        while kept and _height(entries) > SHOWN_LINES:
+        while kept and _height(entries) > lines:
             kept.pop()
             body.lines = [*kept, *added, ""]
         if gap in kept:  # no half of a paragraph, but of the first

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytest_cutile.reports.document import Document
     from pytest_cutile.results import Result
 
+SHOWN_LINES = 30
+"""Lines of a failure, without its headline."""
 SHOWN_CASES = 4
 """Names of cases that share a root cause."""
 _ANNOTATES = "pytest_github_actions_annotate_failures"
@@ -84,7 +86,7 @@ class TerminalSummary:
         most = max(alike, key=lambda failure: failure.result.clarity if failure.result else 0)
         for failure in alike:
             more = [] if show_all or failure is not most else [*_cases(most, alike, self._results.all)]
-            shorten(failure.report, more, without=refuted)
+            shorten(failure.report, SHOWN_LINES, more, without=refuted)
             if failure is not most and not show_all:
                 # The mark of a failure that --pdb has shown: pytest leaves it to the short summary.
                 failure.report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001
