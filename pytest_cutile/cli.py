@@ -36,7 +36,6 @@ CLOSED_PIPE = 128 + 13
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return its exit status."""
     parser = argparse.ArgumentParser(
         prog="pytest-cutile", description="A look at this machine, and files of baselines."
     )

@@ -57,23 +57,19 @@ def locked(
         yield
     finally:
         # Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.
-        with suppress(OSError):
-            _unlock(descriptor)
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def _unlock(descriptor: int) -> None:
-    with suppress(ImportError):
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[None]:
     """Hold the right to replace the file at `path`, which need not exist; its folder must.
 
-    The lock file beside it is there only meanwhile, so that it does not turn up in `git status`.
+    What a writer that was killed has left is removed. The lock file is there only meanwhile, so that it does
+    not turn up in `git status`.
 
     Raises:
         OSError: nobody could get the lock for a minute: its folder takes no files, or somebody hangs.
@@ -83,6 +79,7 @@ def replacing(path: Path) -> Iterator[None]:
     lock_file = path.with_name(f".{path.name}.lock")
     with FileLock(lock_file, timeout=LOCK_SECONDS):
         try:
+            _unfinished_file(path).unlink(missing_ok=True)
             yield
         finally:
             # Still locked: filelock notices a file that was removed, and makes a new one.
@@ -92,7 +89,7 @@ def replacing(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file at `path`, whose lock is held, as a whole or not at all."""
-    unfinished = unfinished_file(path)
+    unfinished = _unfinished_file(path)
     try:
         with unfinished.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -105,7 +102,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def unfinished_file(path: Path) -> Path:
+def _unfinished_file(path: Path) -> Path:
     """Return the file that is written before it replaces `path`: one name, so that no two can be left."""
     return path.with_name(f".{path.name}.tmp")
 
@@ -121,7 +118,6 @@ def replace_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     with replacing(path):
-        unfinished_file(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
         write_text(path, text)
 
 

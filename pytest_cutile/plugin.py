@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from pytest_cutile.pytest_parts.terminal import TerminalSummary
 from pytest_cutile.pytest_parts.xdist import Controller, send_to_controller
 
 if TYPE_CHECKING:
-    from pytest_cutile.gates.base import RunningTest
     from pytest_cutile.gates.interpreted import Interpreting
     from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
     from pytest_cutile.tensors.seeded import MakeTensor
@@ -55,7 +53,6 @@ def pytest_load_initial_conftests(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings, register markers and the parts that have hooks of their own."""
     for gate in REGISTRY:
         config.addinivalue_line("markers", f"cutile_{gate.name}: {gate.question} (set by pytest-cutile).")
     searches = (
@@ -262,7 +259,6 @@ def _gpu_shared(item: pytest.Item, run: PytestRun) -> AbstractContextManager[Non
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send the gates' results along with the reports, also to xdist's controller."""
     run = run_of(item.config)
     if not run.has_session:
         return (yield)
@@ -344,18 +340,14 @@ def make_tensor(request: pytest.FixtureRequest, _cutile_interpreting: Interpreti
 
 
 @pytest.fixture
-def check_kernel(
-    request: pytest.FixtureRequest,
-    _cutile_interpreting: Interpreting | None,
-    _cutile_running: RunningTest,
-) -> CheckKernel:
+def check_kernel(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.pytest_parts.fixtures import CheckKernel
 
     session = session_of(request.config)
     return CheckKernel(
         session=session,
-        test=_cutile_running,
+        nodeid=request.node.nodeid,
         arch=arch_of(request.node, session),
         interpreting=_cutile_interpreting,
     )
@@ -367,7 +359,6 @@ def perf(
     _cutile_named: None,
     _cutile_benchmark: Callable[[Any], None],
     _cutile_interpreting: Interpreting | None,
-    _cutile_running: RunningTest,
 ) -> Perf:
     """`perf(fn, *args, flops=None, bytes=None, ...)`: measure a launcher, record it, gate it."""
     from pytest_cutile.gates.speed import suite_of
@@ -377,7 +368,8 @@ def perf(
     return Perf(
         session=session,
         suite=suite_of(run_of(request.config).gates),
-        test=replace(_cutile_running, publish=_cutile_benchmark),
+        nodeid=request.node.nodeid,
+        publish=_cutile_benchmark,
         arch=arch_of(request.node, session),
         places=request.node.stash.setdefault(CALLS, {}),
         test_file=request.path,
@@ -393,10 +385,3 @@ def _cutile_named(request: pytest.FixtureRequest) -> None:
     if not measures(request.node):
         message = "name perf among the test's arguments: request.getfixturevalue cannot give it"
         pytest.fail(message, pytrace=False)
-
-
-@pytest.fixture
-def _cutile_running(request: pytest.FixtureRequest) -> RunningTest:
-    from pytest_cutile.gates.base import RunningTest
-
-    return RunningTest(nodeid=request.node.nodeid)

@@ -1,7 +1,7 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name. The type
-defines what reports show, and must be defined here: xdist's controller reads results and imports no gate.
+Each gate has a subclass of `Result` whose tag is the gate's name. It is defined here, because xdist's
+controller reads results and imports no gate.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     arch: str
     """Architecture under test."""
     verdict: Verdict
-    """What the gate says."""
     reason: Reason | None = None
     """Why; None: a plain pass of the gate `correct` or `compile`."""
     detail: str = ""
@@ -132,17 +131,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return "" if is_plain else ", ".join([*figures, self.words])
 
     def to_builtins(self) -> dict[str, Any]:
-        """Return the result as plain built-in types, which xdist can send between processes."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
     @staticmethod
     def from_builtins(data: Mapping[str, Any]) -> Result:
-        """Rebuild a result of any gate from `to_builtins`'s form.
-
-        Raises:
-            msgspec.ValidationError: it is none.
-        """
+        """Rebuild a result of any gate; msgspec.ValidationError if it is none."""
         types = {subclass.__struct_config__.tag: subclass for subclass in Result.__subclasses__()}
         if data.get("gate") not in types:
             raise msgspec.ValidationError(f"no gate has results named {data.get('gate')!r}")
@@ -181,7 +175,6 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caption(self) -> str:
-        """Which matrix it is of, and what its marks mean."""
         (rows, columns), (tall, wide) = self.shape, self.cell
         return f"{self.matrix}, {rows} x {columns}: {self.unit}, the most in each cell of {tall} x {wide}"
 
@@ -226,7 +219,6 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     advice: str = ""
     """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
     errors: ErrorMap | None = None
-    """Of a wrong result: where the errors are."""
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 
@@ -317,13 +309,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a process measured of a case, and the work that it counts."""
 
     flops: Amount = 0.0
-    """Floating-point operations per launch."""
+    """Per launch, as are `bytes` and `tokens`: see `spec.Work`."""
     bytes: Amount = 0.0
-    """Bytes per launch: each input read once, each output written once."""
     tokens: Amount = 0.0
-    """Tokens per launch."""
     dtype: str = ""
-    """Dtype of the multiplied operands, which chooses the limit."""
     blocks: tuple[SampleBlock, ...] = ()
     clock_mhz: float | None = None
     """Clock of the SMs right after the bursts."""
@@ -349,7 +338,6 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     rate: Amount | None = None
     """TFLOPS, GB/s or tokens/s, as `unit` says."""
     unit: str = ""
-    """Unit of `rate`."""
     share_of_limit: Amount | None = None
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None

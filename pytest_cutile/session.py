@@ -64,7 +64,6 @@ class Session:
 
     @cached_property
     def compiler(self) -> Compiler:
-        """The compiler service, with as many jobs as this process may use cores."""
         device = self.gpu.device
         return Compiler(
             cache_dir=self._cache_dir,
@@ -89,7 +88,6 @@ class Session:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def close(self) -> None:
-        """Stop what nobody waits for any more."""
         if "compiler" in self.__dict__:
             self.compiler.close()
         if "inspector" in self.__dict__:
@@ -105,7 +103,6 @@ class Session:
 
     @property
     def speed_baselines(self) -> SpeedBaselines | None:
-        """The speed baselines of the GPU at hand."""
         device = self.gpu.timer.device
         return None if self.baselines is None else self.baselines.speed(device.arch, device.name)
 
@@ -113,11 +110,9 @@ class Session:
     def speed_baselines_name(self) -> str:
         """Where the speed baselines of the GPU at hand are, as messages name it."""
         device = self.gpu.timer.device
-        return (
-            "no baseline file"
-            if self.baselines is None
-            else self.baselines.speed_name(device.arch, device.name)
-        )
+        if self.baselines is None:
+            return "no baseline file"
+        return self.baselines.speed_name(device.arch, device.name)
 
     @cached_property
     def revision_kernels(self) -> Revision | None:

@@ -66,7 +66,6 @@ class Settings(NamedTuple):
     """The options of one run."""
 
     rootpath: Path
-    """pytest's rootdir."""
     asked: tuple[str, ...]
     """Architectures as asked for: canonical names, "native" or "all"; empty when nothing was asked."""
     own_option: bool
@@ -80,7 +79,6 @@ class Settings(NamedTuple):
     baseline_revision: str | None
     """The git revision whose kernels are compared with (`--perf-baseline git:REV`)."""
     update_baselines: bool
-    """Whether to record baselines."""
     reason: str | None
     """Why a worse value is accepted; stored with it."""
     strict: bool
@@ -94,7 +92,6 @@ class Settings(NamedTuple):
     changed_only: bool
     """Whether to leave out the cases whose compiled code and launch are those of the static baselines."""
     kernel_report: bool
-    """Whether to print what was compiled, kernel by kernel."""
     report_paths: Mapping[ReportFormat, Path]
     """Files to write when the run ends, by format; none in workers of pytest-xdist."""
     compile_timeout_s: float
@@ -104,15 +101,12 @@ class Settings(NamedTuple):
     keeps_facts: bool
     """Whether a report shows what was compiled."""
     xdist_worker: bool
-    """Whether this process is a pytest-xdist worker."""
     perf_all: bool = False
     """Whether to measure cases that are known to be unchanged, too."""
     mutation_test: bool = False
-    """Whether to report which mutants survive the check of each case (`--mutation-test`)."""
     check_layouts: bool = False
-    """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
+    """Whether each case is checked in all layouts of its inputs, not only in those that cost little."""
     interpretation: Interpretation = Interpretation()
-    """Whether and how kernels are interpreted."""
     search: SearchBudget | None = None
     """Whether and how long failing cases of declared kernels are searched for (`--search`)."""
     sanitize: tuple[str, ...] = ()
@@ -121,11 +115,10 @@ class Settings(NamedTuple):
     """In a process under compute-sanitizer, where kernels are launched and nothing is compared: the file that
     takes the tests that have run."""
     every_input: bool = False
-    """Whether every small case is checked with every named input (`--every-input`), not with its share."""
+    """Whether every small case is checked with every named input, not with its share."""
 
     @property
     def rule(self) -> Rule:
-        """The thresholds of the speed gate."""
         from pytest_cutile.speed.decide import Rule
 
         margin = Rule.margin if self.perf_margin is None else self.perf_margin
@@ -133,7 +126,6 @@ class Settings(NamedTuple):
 
     @property
     def static_rule(self) -> StaticRule:
-        """The thresholds of the static gate."""
         from pytest_cutile.static.changes import StaticRule
 
         return StaticRule() if self.static_margin is None else StaticRule(margin=self.static_margin)

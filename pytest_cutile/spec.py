@@ -178,7 +178,6 @@ class CheckOptions:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of all options."""
         return tuple(option.name for option in fields(cls))
 
     @classmethod
@@ -187,25 +186,16 @@ class CheckOptions:
     ) -> tuple[CheckOptions, dict[str, Any]]:
         """Return the options among keyword arguments of `check_kernel`, and the arguments of its launcher.
 
-        Args:
-            keywords: options and arguments of the launcher.
-            taken: names of all that the launcher takes; empty if they are not known.
-
-        Raises:
-            TypeError: one is neither, and is spelled like an option.
+        Raises TypeError as `refuse_misspelled` does.
         """
         names = cls.names()
         others = {name: value for name, value in keywords.items() if name not in names}
         refuse_misspelled("check_kernel", others, options=names, taken=taken)
         return cls(**{name: value for name, value in keywords.items() if name in names}), others
 
-    @classmethod
-    def nearest(cls, name: str) -> str:
-        """Return a question after the option that is spelled most like `name`; empty if none is."""
-        return _nearest(name, cls.names())
-
 
 def _nearest(name: str, options: Collection[str]) -> str:
+    """Return a question after the option that is spelled most like `name`; empty if none is."""
     close = difflib.get_close_matches(name, options, n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 
@@ -215,11 +205,7 @@ def refuse_misspelled(
 ) -> None:
     """Raise TypeError for a keyword that is spelled nearly like an option of a fixture.
 
-    Args:
-        fixture: its name, for the message.
-        keywords: names that are no options.
-        options: names of the fixture's options.
-        taken: names of all that the launcher takes, which are right; empty if they are not known.
+    `taken` are all arguments of the launcher, which are right; empty if they are not known.
     """
     for name in keywords:
         if taken and name not in taken and (near := _nearest(name, options)):
@@ -305,10 +291,8 @@ class KernelSpec:
     """Further options of the check, as `CheckOptions` or by name, or `check(**case.params)`; not those that
     have fields here (`reduction`, `independent`, `grad`)."""
     independent: Callable[..., Axes] | Axes | None = None
-    """Names of dimensions of the arguments, and of the outputs under "output", or
-    `independent(**case.params)`, along which the reference of a part is that part of the reference: large
-    cases are checked in such parts. See `check_kernel`, which also says how a reference learns where its
-    part lies (`origin`)."""
+    """Along which dimensions large cases are checked in parts (`CheckOptions`), or
+    `independent(**case.params)`."""
     special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
@@ -316,8 +300,7 @@ class KernelSpec:
     """Those of `input_names.REVEALING` for which the kernel defines no result, each with the reason."""
     grad: bool = False
     """Whether the launcher is differentiable by autograd: its gradients are checked (`CheckOptions`), and
-    its backward kernels compiled. The forward pass is timed; declare a launcher of the backward pass to time
-    that one."""
+    its backward kernels compiled. The forward pass alone is timed."""
     search: Callable[[], Mapping[str, Any]] | None = None
     """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
     are varied around the values that the cases have."""
@@ -357,7 +340,6 @@ class KernelSpec:
         return SpecError(f"KernelSpec {self.name!r}: {text}", place)
 
     def _check_params(self, field_name: str) -> None:
-        """Raise SpecError if the function in a field does not take the parameters of some case."""
         function = getattr(self, field_name)
         if not callable(function):
             return
@@ -402,11 +384,7 @@ class KernelSpec:
     def named_inputs(self, case: Case, *, every: bool = False) -> tuple[str, ...]:
         """Return the names of the inputs that `case` is checked with besides normal ones.
 
-        Cases share the work: of five, each has a fifth of `defined_inputs`.
-
-        Args:
-            case: one of `cases`.
-            every: whether each case has all of them.
+        Cases share the work: of five, each has a fifth of `defined_inputs`; with `every`, each has all.
         """
         if case.named_inputs is not None:
             return tuple(case.named_inputs)
@@ -438,22 +416,17 @@ class KernelSpec:
         return (self.reduction(**case.params) or 1) if callable(self.reduction) else self.reduction
 
     def independent_of(self, case: Case) -> Axes | None:
-        """Return along which dimensions `case` may be checked in parts."""
         return self.independent(**case.params) if callable(self.independent) else self.independent
 
     def check_of(self, case: Case) -> Mapping[str, Any]:
-        """Return the further options of the check of `case`, by name.
-
-        Raises:
-            SpecError: they are no options, the spec has fields for some of them, or some are unknown.
-        """
+        """Return the options that `check` has for `case`, by name."""
         return self._named_options(self.check(**case.params) if callable(self.check) else self.check)
 
     def check_options(self, case: Case, **defaults: Any) -> CheckOptions:
         """Return all options of the check of `case`; `defaults` are those that `check` may override.
 
         Raises:
-            SpecError: see `check_of`.
+            SpecError: `check` has what is no option, is unknown, or is a field of the spec.
             ValueError: a value out of its range.
         """
         own = {
@@ -477,9 +450,8 @@ class KernelSpec:
         known = [name for name in CheckOptions.names() if name not in _FIELDS]
         for name in map(str, options):
             if name not in known:
-                raise self._error(
-                    f"check has {[name]}; {CheckOptions.nearest(name)} options are {', '.join(known)}"
-                )
+                near = _nearest(name, CheckOptions.names())
+                raise self._error(f"check has {[name]}; {near} options are {', '.join(known)}")
         return options
 
     def work_of(self, case: Case) -> Work:

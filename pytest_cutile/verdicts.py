@@ -195,7 +195,6 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that the reason leads to."""
         return self.reason.verdict
 
 

@@ -26,7 +26,7 @@ from pytest_cutile.baselines.entries import (
     is_commit,
 )
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.locking import replacing, unfinished_file, write_text
+from pytest_cutile.locking import replacing, write_text
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
@@ -288,7 +288,6 @@ def rewriting(path: Path) -> Iterator[Path]:
         path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path):
-            unfinished_file(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
             yield path
     except OSError as error:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error

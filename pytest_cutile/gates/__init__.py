@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -34,6 +35,14 @@ REGISTRY = (
 
 Gates: TypeAlias = "Mapping[str, Gate]"
 """The gates of one run, by name."""
+
+_DECLARED_TEST = re.compile(rf"::({'|'.join(gate.name for gate in REGISTRY)}|search)\[")
+
+
+def gate_of(nodeid: str) -> str:
+    """Return the gate of a test of a declared kernel, or "search", by its id; "" of any other test."""
+    found = _DECLARED_TEST.search(nodeid)
+    return found[1] if found else ""
 
 
 def load_gates() -> dict[str, type[Gate]]:

@@ -1,8 +1,4 @@
-"""What every gate is: a question about a kernel's case, and the tasks that ask it.
-
-The way of a case: each gate makes `Task`s of it, and pytest collects a test for each. `Gate.prepare` starts
-what all of them need, and `Gate.run` turns one task into evidence, a verdict and a `Result`.
-"""
+"""What every gate is: a question about a kernel's case, and the tasks that ask it."""
 
 from __future__ import annotations
 
@@ -21,11 +17,8 @@ class Task:
     """One gate's question about one case of a declared kernel."""
 
     gate: str
-    """The gate's name."""
     spec: KernelSpec
-    """The kernel."""
     case: Case
-    """Its case."""
     arch: str
     """Architecture under test."""
     module: str
@@ -57,10 +50,7 @@ class RunningTest:
 
 
 class Gate(ABC):
-    """One question. A gate owns what it accumulates over a run.
-
-    Results go to `session.results`. A subclass is registered in `pytest_cutile.gates.REGISTRY`.
-    """
+    """One question. A gate owns what it accumulates over a run; `gates.REGISTRY` names its class."""
 
     has_inputs: ClassVar[bool] = True
     """Whether it depends on the values of inputs: then the command that repeats a test names their seed."""

@@ -38,7 +38,6 @@ class CompilingGate(Gate):
     def append(
         self, case: CompileCase, reason: Reason | None = None, detail: str = "", **further: object
     ) -> None:
-        """Add the result of a case: a pass, or what its reason leads to."""
         result = self.result_type(
             **case.labels,
             verdict=Verdict.PASS if reason is None else reason.verdict,
@@ -51,8 +50,7 @@ class CompilingGate(Gate):
     def append_failure(self, case: CompileCase, error: Exception) -> None:
         """Add the result of a case that does not compile.
 
-        Raises:
-            GateSkipped: another case has failed because the same is not installed: one failure reports that.
+        Raises GateSkipped if another case has failed because the same is not installed.
         """
         detail = f"{error}".partition("\n")[0]
         if isinstance(error, GateSkipped):
@@ -84,7 +82,6 @@ class CompileGate(CompilingGate):
         self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compile a case."""
         del test
         case = compiled_case(self.session, task)
         try:

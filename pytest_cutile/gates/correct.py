@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from pytest_cutile.compiler import CompileError
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
@@ -29,7 +31,6 @@ class CorrectGate(Gate):
     """Checks every case with normal inputs, and small ones with some that reveal more."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task for each of the case's inputs, about the GPU's architecture or the first one."""
         arch, every = self.session.target.gpu_arch, self.session.settings.every_input
         for inputs in (NORMAL, *spec.named_inputs(case, every=every)):
             suffix = "" if inputs == NORMAL else inputs
@@ -38,20 +39,15 @@ class CorrectGate(Gate):
             )
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compare a case with its reference."""
-        check_task(self.session, task, test)
+        check_task(self.session, task, test.nodeid)
 
 
-def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool = False) -> CheckReport:
+def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = False) -> CheckReport:
     """Compare a case with its reference, on the GPU or interpreted, and remember whether it is right.
 
-    With `sampled`, only a few parts of a large case are compared.
-
-    Raises:
-        Exception: what `gate_correct` raises.
+    With `sampled`, only a few parts of a large case are compared. Raises what `gate_correct` raises.
     """
-    spec, case, seed = task.spec, task.case, seed_of(task.case, test.nodeid)
-
+    spec, seed = task.spec, seed_of(task.case, nodeid)
     interpreted = session.target.interprets(task.arch)
 
     def check_with(launching: Launching) -> CheckReport:
@@ -59,7 +55,7 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
         inputs = make_inputs(session, task, seed=seed, torch_device=device)
         return check_inputs(
             spec,
-            case,
+            task.case,
             inputs,
             launching=launching,
             name=task.inputs,
@@ -71,21 +67,21 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
         if not interpreted:
             return check_with(ON_GPU)
         try:
-            return Interpreting(session, task.arch).interpret(check_with, spec.work_of(case))
+            return Interpreting(session, task.arch).interpret(check_with, spec.work_of(task.case))
         except CompileError as error:
             _leave_to_gate_compile(session, task, error)
             raise
 
-    return gate_correct(
-        session,
+    subject = CorrectResult(
         key=task.key,
         kernel=spec.name,
         case=task.case_name,
         arch=task.arch,
-        check=check,
-        interpreted=interpreted,
+        verdict=Verdict.PASS,
+        on=INTERPRETER if interpreted else "",
         inputs=task.suffix,
     )
+    return gate_correct(session, subject, check)
 
 
 def seed_of(case: Case, nodeid: str) -> int:
@@ -95,11 +91,7 @@ def seed_of(case: Case, nodeid: str) -> int:
 def make_inputs(
     session: Session, task: Task, *, seed: int, torch_device: str | None = None, signed_rows: bool = True
 ) -> Any:
-    """Return the arguments of a task's launch, by default in the GPU's memory.
-
-    Raises:
-        GateSkipped: there is no such GPU.
-    """
+    """Return the arguments of a task's launch, by default in the memory of the GPU, which there must be."""
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
     make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
     return task.spec.make_inputs(make, task.case, task.inputs)
@@ -119,99 +111,79 @@ def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) ->
         raise GateSkipped(Reason.NOT_COMPILED, f"it does not compile, see the gate compile: {line}") from None
 
 
-def gate_correct(
-    session: Session,
-    *,
-    key: str,
-    kernel: str,
-    case: str,
-    arch: str,
-    check: Callable[[], CheckReport],
-    interpreted: bool = False,
-    inputs: str = "",
-    launcher: str = "",
-    searched: Callable[[], str] | None = None,
-) -> CheckReport:
+def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], CheckReport]) -> CheckReport:
     """Run `check`, which compares a kernel's outputs, and remember whether the case is right.
 
-    `interpreted` says whether `check` interprets the kernel; else it needs the GPU. `inputs` names special
-    inputs; `launcher` is what a test function checks. `searched` returns what a search has tried.
+    `subject` is the result of a pass, as far as it is known before. Where it is `on` no interpreter, `check`
+    needs the GPU.
 
     Raises:
-        GateSkipped: it cannot run here.
+        GateSkipped: it cannot run here: no GPU or interpreter, too much work, an unknown operation.
         KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
         KernelFault: interpreted, the kernel did something wrong on its way.
         CompileError: interpreted, the real compiler rejects it.
     """
+    if not subject.on and session.gpu.device is not None:
+        subject = replace(subject, gpu=session.gpu.device.name)
 
-    def record(reason: Reason | None, *, detail: str, **seen: Any) -> None:
+    def add(reason: Reason | None, **seen: Any) -> None:
         verdict = Verdict.PASS if reason is None else reason.verdict
-        session.results.append(
-            CorrectResult(
-                key=key,
-                kernel=kernel,
-                case=case,
-                arch=arch,
-                verdict=verdict,
-                reason=reason,
-                detail=detail,
-                inputs=inputs,
-                launcher=launcher,
-                on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
-                gpu=session.gpu.device.name if session.gpu.device is not None and not interpreted else "",
-                **seen,
-            )
-        )
+        session.results.append(replace(subject, verdict=verdict, reason=reason, **seen))
 
     try:
-        if interpreted:
-            session.progress(f"interpreting {kernel}[{case}]")
-            with user_code():
-                report = check()
-        else:
-            session.gpu.usable_device(arch)
-            session.progress(f"checking {kernel}[{case}]")
-            with session.gpu.lock.shared(), user_code():
-                report = check()
+        report = _run(session, subject, check)
     except GateSkipped as skipped:
-        record(skipped.reason, detail=skipped.detail)
-        raise
-    except KernelMismatch as mismatch:
-        session.checked[key] = Reason.WRONG_RESULT
-        record(
-            mismatch.kind,
-            detail=str(mismatch).partition("\n")[0],
-            clarity=mismatch.clarity,
-            advice=mismatch.advice,
-            errors=mismatch.errors,
-        )
+        add(skipped.reason, detail=skipped.detail, on="")
         raise
     except Exception as error:
-        session.checked[key] = Reason.UNCHECKED
-        message = f"{error}".partition("\n")[0]
-        if isinstance(error, KernelFault):
-            session.checked[key] = Reason.WRONG_RESULT
-            # mypy takes the call for the declaration of a member.
-            record(Reason(error.kind), detail=message)  # type: ignore[call-arg]
-        elif isinstance(error, CompileError):
-            record(Reason.COMPILE_ERROR, detail=message)
-        else:
-            record(Reason.RAISED, detail=f"{type(error).__name__}: {message}")
+        is_wrong = isinstance(error, KernelMismatch | KernelFault)
+        session.checked[subject.key] = Reason.WRONG_RESULT if is_wrong else Reason.UNCHECKED
+        add(**_failure(error))
         raise
-    session.checked[key] = None
-    record(
+    session.checked[subject.key] = None
+    add(
         Reason.NONDETERMINISTIC if report.deterministic is False else None,
         detail="; ".join(_remarks(report)),
-        tolerance=_tolerance(report),
+        tolerance="" if report.tolerance is None else "rtol={:g}, atol={:g}".format(*report.tolerance),
         looser=report.looser,
         allowed=report.allowed,
         outputs=re.sub(r" \[[^]]*\]", "", report.outputs),
         uncompared=report.uncompared,
         refused=report.refused,
-        searched="" if searched is None else searched(),
         mutation=None if report.mutation is None else report.mutation.to_dict(),
     )
     return report
+
+
+def _run(session: Session, subject: CorrectResult, check: Callable[[], CheckReport]) -> CheckReport:
+    if subject.on:
+        session.progress(f"interpreting {subject.kernel}[{subject.case}]")
+        with user_code():
+            return check()
+    session.gpu.usable_device(subject.arch)
+    session.progress(f"checking {subject.kernel}[{subject.case}]")
+    with session.gpu.lock.shared(), user_code():
+        return check()
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """Return the fields of a result that say how a check failed."""
+    message = f"{error}".partition("\n")[0]
+    match error:
+        case KernelMismatch():
+            return {
+                "reason": error.kind,
+                "detail": message,
+                "clarity": error.clarity,
+                "advice": error.advice,
+                "errors": error.errors,
+            }
+        case KernelFault():
+            # mypy takes the call for the declaration of a member.
+            return {"reason": Reason(error.kind), "detail": message}  # type: ignore[call-arg]
+        case CompileError():
+            return {"reason": Reason.COMPILE_ERROR, "detail": message}
+    return {"reason": Reason.RAISED, "detail": f"{type(error).__name__}: {message}"}
 
 
 def _remarks(report: CheckReport) -> Iterator[str]:
@@ -223,7 +195,3 @@ def _remarks(report: CheckReport) -> Iterator[str]:
         yield f"{name} may change, and was compared with nothing"
     for name in report.unguarded:
         yield f"no redzones around {name}"
-
-
-def _tolerance(report: CheckReport) -> str:
-    return "" if report.tolerance is None else "rtol={:g}, atol={:g}".format(*report.tolerance)

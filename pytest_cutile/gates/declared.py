@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from pytest_cutile.input_names import NORMAL
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
-from pytest_cutile.spec import Case, KernelSpec, ModelSpec
+from pytest_cutile.spec import Case, CheckOptions, KernelSpec, ModelSpec
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.tensors.seeded import MakeTensor
 
@@ -56,26 +56,6 @@ def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | No
     return compile_case(named, task.case, task.arch)
 
 
-def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None:
-    """Return what was compiled for a task when it was recorded at a git revision: on that one's inputs."""
-    declared = declared_at(session, task, commit)
-    if declared is None:
-        return None
-    spec, case = declared
-    launch, inputs = (
-        with_own_imports(session.revision(commit), function) for function in (spec.launch, spec.inputs)
-    )
-    named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-    return replace(compile_case(named, case, task.arch), inputs=spec.inputs)
-
-
-def declared_at(session: Session, task: Task, commit: str) -> tuple[KernelSpec, Case] | None:
-    """Return a task's kernel and case as a git revision declares them; None if it does not."""
-    spec = session.revision(commit).spec(task.module, task.spec.name)
-    cases = [] if spec is None else [case for case in spec.cases if case.name == task.case.name]
-    return (spec, cases[0]) if spec is not None and cases else None
-
-
 def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
     """Return what is compiled for a case on `arch`, compared with no other revision."""
 
@@ -101,34 +81,43 @@ def check_inputs(
     sampled: bool = False,
 ) -> CheckReport:
     """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference."""
-    from pytest_cutile.correctness.check import run_check
-
     if isinstance(spec, ModelSpec):
         return _verified(spec, inputs)
-    call = call_of(spec.launch, inputs)
-    if settings.sanitized:
-        return only_launch(all_passes(call.function, grad=spec.grad), call.args, call.kwargs)
     # Other layouts of the same values are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = spec.check_options(
         case, mutation_test=settings.mutation_test, vary_layout=vary_layout, sampled=sampled
     )
-    return run_check(
-        call.function,
-        call.args,
-        call.kwargs,
-        reference=spec.reference,
-        options=options,
-        launching=launching,
-    )
+    return check_call(settings, call_of(spec.launch, inputs), spec.reference, options, launching)
+
+
+def check_call(
+    settings: Settings,
+    call: Call,
+    reference: Callable[..., Any],
+    options: CheckOptions,
+    launching: Launching,
+) -> CheckReport:
+    """Compare a launch with its reference; under compute-sanitizer launch alone.
+
+    Guards would hide errors from it: poisoned memory is written, and redzones are inside of allocations.
+    """
+    from pytest_cutile.correctness.check import run_check
+
+    if not settings.sanitized:
+        return run_check(
+            call.function, call.args, call.kwargs, reference=reference, options=options, launching=launching
+        )
+    import torch
+
+    replace(call, function=all_passes(call.function, grad=options.grad))()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return _nothing_compared()
 
 
 def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
-    """Let a model's own comparison judge it.
-
-    Raises:
-        KernelMismatch: it is wrong.
-    """
+    """Let a model's own comparison judge it: AssertionError becomes KernelMismatch."""
     begun = time.monotonic()
     try:
         bound = call_of(spec.verify, inputs)()
@@ -137,20 +126,6 @@ def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
     except AssertionError as error:
         raise KernelMismatch(f"{error}") from error
     return replace(_nothing_compared(), elements=1, bound=f"{bound}", seconds=time.monotonic() - begun)
-
-
-def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CheckReport:
-    """Launch without guards and compare nothing, for compute-sanitizer to watch; return an empty report.
-
-    Guards would hide from it what they look for themselves: poisoned memory is written, and redzones around
-    inputs are inside of their allocations.
-    """
-    import torch
-
-    fn(*args, **kwargs)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return _nothing_compared()
 
 
 def _nothing_compared() -> CheckReport:

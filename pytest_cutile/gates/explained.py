@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pytest_cutile.correctness.errors import with_facts
 from pytest_cutile.correctness.guards.launching import Interpreted, Launching
@@ -42,6 +42,17 @@ class WrongElement:
     """Of the element; None: the whole tensor was changed and may not be."""
 
 
+class ElementOrigin(NamedTuple):
+    """Lines on where an element of an output comes from."""
+
+    clues: Sequence[str] = ()
+    """What often is a cause."""
+    head: Sequence[str] = ()
+    """Who wrote it."""
+    tiles: Sequence[str] = ()
+    """What it was made of."""
+
+
 class _Launched(BaseException):
     """Ends a check that has launched what is looked for; no handler of errors stops it."""
 
@@ -49,14 +60,11 @@ class _Launched(BaseException):
 def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching, wrong: WrongElement) -> str:
     """Return the message of a wrong result with where its worst element comes from.
 
-    The launch is made again and recorded; nothing is compared with its outputs again.
-
-    What often is the cause stands below the first line: where a NaN or Inf was made, what was rounded, or
-    loaded from padding. Who wrote the element is the last fact. The tiles that it was made of are details.
+    The launch is made again and recorded. What often is the cause stands below the first line: where a NaN or
+    Inf was made, what was rounded, or loaded from padding. Who wrote the element is the last fact. The tiles
+    that it was made of are details.
     """
-    clues: list[str] = []
-    head: list[str] = []
-    tiles: list[str] = []
+    origin = ElementOrigin()
     launches = itertools.count(1)
 
     def launch_until(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -71,18 +79,17 @@ def add_origin(text: str, run: Run, check_with: CheckWith, launching: Launching,
         except _Launched as launched:
             (tensor,) = launched.args
             if wrong.index is None:
-                clues = run.writers(tensor).splitlines()
+                origin = ElementOrigin(clues=run.writers(tensor).splitlines())
             else:
-                clues, head, tiles = _origin(run, tensor, wrong.index)
+                origin = _origin(run, tensor, wrong.index)
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
             return text
-    clues, head, tiles = ([f"  {line}" for line in lines] for lines in (clues, head, tiles))
+    clues, head, tiles = ([f"  {line}" for line in lines] for lines in origin)
     first, *facts = text.split("\n")
     return "\n".join([with_facts("\n".join([first, *clues, *facts]), *head), *tiles])
 
 
-def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> tuple[list[str], list[str], list[str]]:
-    """Return lines on an element of an output: what often is a cause, who wrote it, and its tiles."""
+def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> ElementOrigin:
     clues: list[str] = []
     worst = output[index].item()
     if not math.isfinite(worst):
@@ -92,12 +99,12 @@ def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> tuple[lis
     try:
         trace = run.trace_element(output, index)
     except LookupError:  # the host wrote it
-        return clues, [], []
+        return ElementOrigin(clues=clues)
     head = f"{replace(trace, tiles=())}".splitlines()
     tiles = f"{trace}".splitlines()[len(head) :]
     if len(tiles) > SHOWN_TILES:
         tiles[SHOWN_TILES:] = ["  ..."]
-    return [*clues, *"\n".join(_remarkable(trace)).splitlines()], head, tiles
+    return ElementOrigin(clues=[*clues, *"\n".join(_remarkable(trace)).splitlines()], head=head, tiles=tiles)
 
 
 def tensors_of(outputs: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

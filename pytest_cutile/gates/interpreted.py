@@ -66,17 +66,6 @@ class Interpreting:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make launch code run on the CPU; inputs are to be made inside as well."""
-        with ExitStack() as stack:
-            self._enter(stack)
-            yield
-            self._active_run = None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether launch code runs on the CPU now."""
-        return self._active_run is not None
-
-    def _enter(self, stack: ExitStack) -> None:
         try:
             from pytest_cutile.interpreter import interpret
         except ModuleNotFoundError as error:
@@ -90,13 +79,20 @@ class Interpreting:
             poison_padding=asked.poison_padding,
             check_races=asked.check_races,
         )
-        try:
-            run = stack.enter_context(interpret(self._arch, options, on_export=self._compile))
-        except CompilerMissing as error:
-            raise self._no_interpreter(error) from error
-        self._active_run = run
-        if self._session.settings.xdist_worker or asked.correct_on is not CheckOn.INTERPRETER:
-            stack.enter_context(_one_thread())
+        with ExitStack() as stack:
+            try:
+                run = stack.enter_context(interpret(self._arch, options, on_export=self._compile))
+            except CompilerMissing as error:
+                raise self._no_interpreter(error) from error
+            if self._session.settings.xdist_worker or asked.correct_on is not CheckOn.INTERPRETER:
+                stack.enter_context(_one_thread())
+            self._active_run = run
+            yield
+            self._active_run = None
+
+    @property
+    def is_active(self) -> bool:
+        return self._active_run is not None
 
     @property
     def _run(self) -> Run:
@@ -142,14 +138,7 @@ class Interpreting:
     def interpret(self, check_with: CheckWith, work: Work | None = None) -> CheckReport:
         """Make a check whose launches are interpreted, and wait for the real compiler.
 
-        With `--interpret-both-orders` it is made again with the last block first.
-
-        Raises:
-            GateSkipped: no interpreter, too much work, nothing to interpret, an unknown operation, or one
-                block was asked for.
-            KernelMismatch: the result is wrong.
-            KernelFault: the kernel did something wrong on its way.
-            CompileError: cuda-tile or tileiras rejects the kernel.
+        Raises what `gate_correct` lists.
         """
         if not self.is_active:
             with self.active():
@@ -170,22 +159,12 @@ class Interpreting:
         return report
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
-        """Make a check; a failure, which begins with `prefix`, says what in the kernel led to it."""
+        """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
         turns = _Turns(self._run, self._launch, self._session.launched_again)
         try:
             return check_with(turns)
         except KernelMismatch as mismatch:
-            tensor, index = mismatch.changed, None
-            if mismatch.output is not None:
-                tensor, index = mismatch.output, mismatch.index
-            text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
-            if wrong is not None:
-                text = add_origin(text, self._run, check_with, _Turns(self._run, Interpreted(), set()), wrong)
-            in_order = wrong is not None and wrong.launch != _REVERSED
-            if turns.reversed and not in_order and self._is_right_forward(check_with):
-                text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
-                mismatch.clarity = WHICH_LAUNCH
-            raise mismatch.told_as(text) from None
+            raise self._explained(mismatch, prefix, turns, check_with) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except NoSuchBlock as error:
@@ -193,13 +172,28 @@ class Interpreting:
         except NotInterpreted as fault:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
-            writers = ""
             if turns.reversed and turns.failed == _REVERSED and self._is_right_forward(check_with):
                 prefix = f"{_LAST_FIRST}: "
+            fault.message = f"{prefix}{fault.message}"
             if isinstance(fault, UnwrittenOutput):
-                writers = why_unwritten(self._run, check_with, self._check_written)
-            fault.message = f"{prefix}{fault.message}{writers}"
+                fault.message += why_unwritten(self._run, check_with, self._check_written)
             raise
+
+    def _explained(
+        self, mismatch: KernelMismatch, prefix: str, turns: _Turns, check_with: CheckWith
+    ) -> KernelMismatch:
+        """Return a mismatch that says where its worst element comes from, and whether order matters."""
+        tensor, index = mismatch.changed, None
+        if mismatch.output is not None:
+            tensor, index = mismatch.output, mismatch.index
+        text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
+        if wrong is not None:
+            text = add_origin(text, self._run, check_with, _Turns(self._run, Interpreted(), set()), wrong)
+        in_order = wrong is not None and wrong.launch != _REVERSED
+        if turns.reversed and not in_order and self._is_right_forward(check_with):
+            text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
+            mismatch.clarity = WHICH_LAUNCH
+        return mismatch.told_as(text)
 
     def _is_right_forward(self, check_with: CheckWith) -> bool:
         """Return whether a check passes if all its launches have the first block first."""
@@ -275,15 +269,11 @@ class _Turns(Launching):
 
     def find(self, output: Any, index: tuple[int, ...] | None) -> WrongElement | None:
         """Return in which call a tensor, or an element of it, was wrong; None: no call had such a tensor."""
-        return next(
-            (
-                WrongElement(launch=number, tensor=name, index=index)
-                for number, made in enumerate(self._calls, 1)
-                for name, tensor in tensors_of(*made).items()
-                if tensor is output
-            ),
-            None,
-        )
+        for number, call in enumerate(self._calls, 1):
+            for name, tensor in tensors_of(*call).items():
+                if tensor is output:
+                    return WrongElement(launch=number, tensor=name, index=index)
+        return None
 
     def is_new(self) -> bool:
         """Return whether no check has launched this code again; from now on, one has."""
@@ -316,11 +306,7 @@ class _Turns(Launching):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread.
-
-    The tensors of small cases gain nothing from more, and threads that wait for each other take the cores
-    from other processes: on two busy cores, two threads took five times as much of their time as one.
-    """
+    """Keep torch to one thread: small tensors gain nothing from more, which take other processes' cores."""
     import torch
 
     before = torch.get_num_threads()

@@ -53,8 +53,7 @@ class GateFailed(Failed):
 class GateOutcome(AbstractContextManager[None]):
     """Context that turns the exceptions of gates into test outcomes.
 
-    What this project raises is said once, without a traceback through it. What a user's kernel,
-    launcher or inputs raise goes on, with a traceback of the user's frames alone.
+    What a user's kernel, launcher or inputs raise goes on, with a traceback of the user's frames alone.
     """
 
     session: Session
@@ -105,11 +104,7 @@ class GateOutcome(AbstractContextManager[None]):
 
 @dataclass(frozen=True)
 class LaunchesOutcome(AbstractContextManager[None]):
-    """Context of a test whose launches are interpreted, also those that it makes by itself.
-
-    The real compiler has to accept them all. What the test raises is the user's, without frames of this
-    package; but for an operation that the interpreter lacks, which is not the kernel's fault.
-    """
+    """Context of a test whose launches are interpreted: the real compiler has to accept them all."""
 
     session: Session
     interpreting: Interpreting

@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.rejections import is_refusal
@@ -23,12 +24,13 @@ from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.gates.user_code import user_code
-from pytest_cutile.input_names import LAYOUTS
+from pytest_cutile.input_names import LAYOUTS, NORMAL
+from pytest_cutile.results import INTERPRETER, CorrectResult
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
 from pytest_cutile.tensors.seeded import MakeTensor
 from pytest_cutile.tensors.trees import tensors_in
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -57,34 +59,28 @@ class NoExample(Exception):  # noqa: N818 - not an error: the combination is non
     """A launcher, or what makes its inputs, does not take these parameters."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """What is tried: a case and the name of its inputs."""
+def inputs_of(example: Case) -> str:
+    """Return the name of the inputs that an example is checked with: "normal", or the one that it names."""
+    return (*(example.named_inputs or ()), NORMAL)[0]
 
-    case: Case
-    """Parameters, layout and seed."""
-    inputs: str
-    """"normal", or one of the spec's `defined_inputs`."""
 
-    def __str__(self) -> str:
-        """Return it as a declaration."""
-        parts = [f"name={self.case.name!r}", f"params={dict(self.case.params)!r}", "speed=False"]
-        if self.case.layout != LAYOUTS[0]:
-            parts.append(f"layout={self.case.layout!r}")
-        parts.append(f"seed={self.case.seed!r}")
-        parts.append(f"named_inputs={() if self.inputs == 'normal' else (self.inputs,)!r}")
-        return f"Case({', '.join(parts)})"
+def declaration(example: Case) -> str:
+    """Return the text that declares an example: "Case(name='m1', params={'m': 1}, ...)"."""
+    parts = [f"name={example.name!r}", f"params={dict(example.params)!r}", "speed=False"]
+    if example.layout != LAYOUTS[0]:
+        parts.append(f"layout={example.layout!r}")
+    parts += [f"seed={example.seed!r}", f"named_inputs={example.named_inputs!r}"]
+    return f"Case({', '.join(parts)})"
 
 
 # -- what may vary -----------------------------------------------------------------------------------
 
 
-def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
-    """Return a strategy for examples of `spec`.
+def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Case]:
+    """Return a strategy for examples of `spec`: small cases, each checked with one kind of inputs.
 
-    Each parameter varies on its own, over what the spec's `search` says, or else over what its cases have:
-    whole numbers around theirs and around powers of two up to `BEYOND` times the largest, everything else
-    among theirs. Large cases, which are timed, do not count where there are small ones.
+    Each parameter varies on its own, over what the spec's `search` says, or else around what its cases have.
+    Large cases, which are timed, do not count where there are small ones.
     """
     from hypothesis import strategies as st
 
@@ -101,14 +97,20 @@ def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
         optional={name: domain[name] for name in domain if name not in always},
     )
 
-    def make(params: dict[str, Any], inputs: str, layout: str, seed: int) -> Example:
-        case = Case(name=_name_of(params), params=params, speed=False, layout=layout, seed=seed)
-        return Example(case=case, inputs=inputs)
+    def make(params: dict[str, Any], inputs: str, layout: str, seed: int) -> Case:
+        return Case(
+            name=_name_of(params),
+            params=params,
+            speed=False,
+            layout=layout,
+            seed=seed,
+            named_inputs=() if inputs == NORMAL else (inputs,),
+        )
 
     return st.builds(
         make,
         params,
-        st.sampled_from(("normal", *spec.defined_inputs)),
+        st.sampled_from((NORMAL, *spec.defined_inputs)),
         st.sampled_from(LAYOUTS),
         st.integers(0, SEEDS - 1),
     )
@@ -185,10 +187,7 @@ class KernelSearch:
     """The search for a failing case of one declared kernel, as a test runs it."""
 
     def __init__(self, session: Session, *, spec: KernelSpec, arch: str, seconds: float, seed: int) -> None:
-        """Prepare. `seconds` are for finding and shrinking together, from the end of the first example.
-
-        The same `seed` gives the same examples in the same order.
-        """
+        """Prepare; `seconds` are for finding and shrinking together, from the end of the first example."""
         self._session = session
         self._spec = spec
         self._arch = arch
@@ -200,25 +199,25 @@ class KernelSearch:
         self._refusals: Counter[str] = Counter()
         """How many examples the launcher, or the inputs, did not take, by reason."""
         self._failing: dict[str, Exception] = {}
-        """What was raised for each example that fails."""
-        self._smallest: Example | None = None
+        """What was raised for each example that fails, by its declaration."""
+        self._smallest: Case | None = None
         """The smallest that fails, as far as is known."""
         self._report: CheckReport | None = None
 
     def run(self) -> None:
         """Search; fail with the smallest example that was found, as a case to paste."""
-        name = self._spec.name
-        with GateOutcome(self._session, f"{name}[search]"):
-            gate_correct(
-                self._session,
-                key=f"{name}[search]",
-                kernel=name,
-                case="search",
-                arch=self._arch,
-                check=self._search,
-                interpreted=self._interpreted,
-                searched=self._describe_passed,
-            )
+        results = self._session.results
+        subject = CorrectResult(
+            key=f"{self._spec.name}[search]",
+            kernel=self._spec.name,
+            case="search",
+            arch=self._arch,
+            verdict=Verdict.PASS,
+            on=INTERPRETER if self._interpreted else "",
+        )
+        with GateOutcome(self._session, subject.key):
+            gate_correct(self._session, subject, self._search)
+            results[-1] = msgspec.structs.replace(results[-1], searched=self._describe_passed())
 
     def _search(self) -> CheckReport:
         """Try examples until one fails or time is over; look for the smallest that fails the same way."""
@@ -242,10 +241,11 @@ class KernelSearch:
             certainty = "cut short: there may be a smaller one"
         refused = self._refusals.total()
         if self._smallest is not None:
-            error = self._failing[f"{self._smallest}"]
+            found = declaration(self._smallest)
+            error = self._failing[found]
             error.add_note(
                 f"found by search (seed {self._seed}, {self._passed} examples passed, {refused} refused); "
-                f"{certainty}.\nTo keep it, declare it:\n    {self._smallest},"
+                f"{certainty}.\nTo keep it, declare it:\n    {found},"
             )
             raise error
         if self._report is None:
@@ -253,7 +253,7 @@ class KernelSearch:
             raise GateSkipped(Reason.NOTHING_TRIED, f"{refused} examples, all refused{why}")
         return self._report
 
-    def _fails(self, example: Example) -> bool:
+    def _fails(self, example: Case) -> bool:
         from hypothesis import reject
 
         if time.monotonic() > self._deadline:
@@ -268,7 +268,7 @@ class KernelSearch:
             first = next(iter(self._failing.values()), error)
             if type(error) is not type(first):
                 return False
-            self._failing[f"{example}"] = error
+            self._failing[declaration(example)] = error
             self._smallest = example
             if breaks_the_context(error):
                 raise OutOfTime from error
@@ -279,7 +279,6 @@ class KernelSearch:
         return False
 
     def _describe_passed(self) -> str:
-        """Return what was tried, and the most frequent reasons of refusals on further lines."""
         refused = f"{self._refusals.total()} were refused"
         passed = f"{self._passed} examples of {self._spec.name} passed, {refused}"
         lines = [f"{count} refused: {reason}" for reason, count in self._refusals.most_common(REASONS)]
@@ -287,10 +286,10 @@ class KernelSearch:
         lines += [f"... for {more} other reasons"] * (more > 0)
         return "\n  ".join([f"searched with seed {self._seed}: {passed}", *lines])
 
-    def _check(self, example: Example) -> None:
+    def _check(self, case: Case) -> None:
         """Check one example as the gate `correct` does, but for its compilation."""
-        spec, case, settings = self._spec, example.case, self._session.settings
-        self._session.progress(f"searching {spec.name}: {example.inputs} {case.name}")
+        spec, inputs_name, settings = self._spec, inputs_of(case), self._session.settings
+        self._session.progress(f"searching {spec.name}: {inputs_name} {case.name}")
         with _refusing(), user_code():
             work = spec.work_of(case)
         self._refuse_large(work.bytes, work.flops)
@@ -301,11 +300,9 @@ class KernelSearch:
                 device = self._session.gpu.usable_device(self._arch).torch_device
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
             with _refusing(), user_code():
-                inputs = spec.make_inputs(make, case, example.inputs)
+                inputs = spec.make_inputs(make, case, inputs_name)
             self._refuse_large(sum(tensor.nbytes for tensor in tensors_in(inputs)))
-            return check_inputs(
-                spec, case, inputs, launching=launching, name=example.inputs, settings=settings
-            )
+            return check_inputs(spec, case, inputs, launching=launching, name=inputs_name, settings=settings)
 
         with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)), user_code():
             if self._interpreted:

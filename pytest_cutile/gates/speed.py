@@ -53,24 +53,46 @@ def gate_speed(
     session: Session,
     suite: SpeedSuite,
     case: SpeedCase,
+    publish: Callable[[Measurement], None],
     *,
     work: Callable[[], Work] | None = None,
     is_sentinel: bool = False,
-) -> SpeedOutcome:
+) -> Measurement | None:
     """Measure `case` and compare it with its baseline; it stays pending if it may be slower or is recorded.
 
     Args:
         session: of the run.
         suite: takes a pending case.
         case: what is measured.
+        publish: takes the measurement, for pytest-benchmark.
         work: returns what one launch does, where the user's code says that.
-        is_sentinel: whether it is measured even if it is known to be unchanged, to say how this GPU does
-            today.
+        is_sentinel: whether it is measured even if it is known to be unchanged.
+
+    Returns:
+        The measurement; None of an unchanged case that is not measured.
 
     Raises:
+        GateFailed: the case fails, and is not pending.
         GateSkipped: it cannot be measured here.
         Exception: what `case.check` raises when the result is wrong.
     """
+    __tracebackhide__ = True
+    outcome = _outcome(session, suite, case, work=work, is_sentinel=is_sentinel)
+    if outcome.measurement is not None:
+        publish(outcome.measurement)
+    if outcome.failure is not None:
+        raise GateFailed(outcome.failure, pytrace=False)
+    return outcome.measurement
+
+
+def _outcome(
+    session: Session,
+    suite: SpeedSuite,
+    case: SpeedCase,
+    *,
+    work: Callable[[], Work] | None,
+    is_sentinel: bool,
+) -> SpeedOutcome:
     try:
         with user_code():
             case = case if work is None else replace(case, work=work())
@@ -82,20 +104,14 @@ def gate_speed(
         if session.requested is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
             session.results.append(
-                speed_result(
-                    case,
-                    reason=skipped.reason,
-                    detail=skipped.detail,
-                    recorded=note,
-                )
+                speed_result(case, reason=skipped.reason, detail=skipped.detail, recorded=note)
             )
         raise
 
 
 def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel: bool) -> SpeedOutcome:
     settings = session.settings
-    try:
-        # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
+    try:  # first: a file that cannot be used is reported before any GPU time is spent
         comparison, judgement = find_comparison(session, case)
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
@@ -191,8 +207,6 @@ def measure_case(
 ) -> Measurement:
     """Measure a case, interleaved with a baseline launcher if there is one.
 
-    The inputs are made while nobody else times: a process that waits for the GPU holds none of its memory.
-
     Raises:
         BaselineLaunchFailed: the baseline launcher raised, or computes something else.
         MeasurementFailed: it cannot be timed, or the times make no sense.
@@ -200,7 +214,7 @@ def measure_case(
     session.progress(f"timing {case.key}")
     launched = LaunchedKernels()
     with session.gpu.lock.alone():
-        call = case.call()
+        call = case.call()  # a process that waits for the GPU holds none of its memory
         if baseline is not None:
             call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
             if computes_otherwise(call, baseline):
@@ -270,31 +284,25 @@ class SpeedGate(Gate):
         """The cases that were compared with a baseline."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task if the case is to be timed."""
         return super().tasks(spec, case, module) if case.speed else ()
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Compile what will be fingerprinted, if there is a GPU to measure it on."""
         device = self.session.gpu.device
         if device is not None and self.session.requested is None:
             here = [task for task in tasks if task.arch == device.arch and is_compiled(task)]
             self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Time a case and compare it with its baseline; check it first if that has not been done."""
         # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
         is_checked = ("correct", task.spec.name, task.case.name, task.arch) in self.session.selected
-        outcome = gate_speed(
+        gate_speed(
             self.session,
             self.suite,
-            declared_speed_case(self.session, task, test, sampled=not is_checked),
+            declared_speed_case(self.session, task, test.nodeid, sampled=not is_checked),
+            test.publish,
             work=functools.partial(task.spec.work_of, task.case),
             is_sentinel=task.key in self._sentinels,
         )
-        if outcome.measurement is not None:
-            test.publish(outcome.measurement)
-        if outcome.failure is not None:
-            raise GateFailed(outcome.failure, pytrace=False)
 
     @functools.cached_property
     def _sentinels(self) -> frozenset[str]:
@@ -303,14 +311,9 @@ class SpeedGate(Gate):
             f"{kernel}[{case}]" for gate, kernel, case, _ in self.session.selected if gate == self.name
         )
         step = len(keys) / SENTINELS
-        return (
-            frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS))
-            if keys
-            else frozenset()
-        )
+        return frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS) if keys)
 
     def finish(self) -> list[str]:
-        """Return what was not recorded."""
         return self.suite.remarks
 
 

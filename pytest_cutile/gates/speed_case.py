@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
-from pytest_cutile.gates.base import RunningTest, Task
+from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_task, make_inputs
-from pytest_cutile.gates.declared import (
-    call_of,
-    compile_case,
-    compiled_at,
-    declared_at,
-    is_compiled,
-    launcher_at,
-    recorded_at,
-)
+from pytest_cutile.gates.declared import call_of, compile_case, compiled_at, is_compiled, launcher_at
+from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Work
+from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
 
 
-def declared_speed_case(session: Session, task: Task, test: RunningTest, *, sampled: bool) -> SpeedCase:
+def declared_speed_case(session: Session, task: Task, nodeid: str, *, sampled: bool) -> SpeedCase:
     """Return what is measured of a task; with `sampled`, its check compares a few parts of a large case.
 
-    What one launch does is the user's to say, and not asked here.
+    Its `work` is left empty: what one launch does, the user's code says.
     """
     spec = task.spec
     return _DeclaredCase(
@@ -38,14 +31,13 @@ def declared_speed_case(session: Session, task: Task, test: RunningTest, *, samp
         check_key=task.key,
         kernel=spec.name,
         case=task.case.name,
-        nodeid=test.nodeid,
+        nodeid=nodeid,
         arch=task.arch,
         module=task.module,
         declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
         work=Work(),
         session=session,
         task=task,
-        test=test,
         sampled=sampled,
     )
 
@@ -54,7 +46,6 @@ def declared_speed_case(session: Session, task: Task, test: RunningTest, *, samp
 class _DeclaredCase(SpeedCase):
     session: Session
     task: Task
-    test: RunningTest
     sampled: bool
 
     def call(self) -> Call:
@@ -63,25 +54,46 @@ class _DeclaredCase(SpeedCase):
         return call_of(spec.launch, inputs)
 
     def check(self) -> None:
-        check_task(self.session, self.task, self.test, sampled=self.sampled)
+        check_task(self.session, self.task, self.nodeid, sampled=self.sampled)
 
     def launcher_at(self, revision: str) -> Launcher | None:
         return launcher_at(self.session, self.task, revision)
 
     def fingerprint(self, revision: str) -> str:
-        task = self.task
-        if not is_compiled(task):
+        if not is_compiled(self.task):
             return ""
-        compiled = compile_case(task.spec, task.case, task.arch)
-        recorded = recorded_at(self.session, task, revision) if revision else compiled
-        return "" if recorded is None else self.session.compilations.speed_fingerprint(recorded)
+        compiled = self._recorded(revision) if revision else self._compiled
+        return "" if compiled is None else self.session.compilations.speed_fingerprint(compiled)
 
     def source(self, revision: str) -> str:
-        task = self.task
-        declared = declared_at(self.session, task, revision) if revision else (task.spec, task.case)
+        declared = self._declared(revision)
         if declared is None:
             return ""
-        return declaration_digest([declared[0].launch, declared[0].inputs], declared[1].params)
+        spec, case = declared
+        return declaration_digest([spec.launch, spec.inputs], case.params)
+
+    @property
+    def _compiled(self) -> CompileCase:
+        return compile_case(self.task.spec, self.task.case, self.task.arch)
+
+    def _recorded(self, commit: str) -> CompileCase | None:
+        """Return what was compiled when the case was recorded at a git revision: on that one's inputs."""
+        declared = self._declared(commit)
+        if declared is None:
+            return None
+        spec, case = declared
+        revision = self.session.revision(commit)
+        launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
+        named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
+        return replace(compile_case(named, case, self.task.arch), inputs=spec.inputs)
+
+    def _declared(self, revision: str) -> tuple[KernelSpec, Case] | None:
+        """Return the kernel and case as a revision declares them; None if it does not."""
+        if not revision:
+            return self.task.spec, self.task.case
+        spec = self.session.revision(revision).spec(self.task.module, self.task.spec.name)
+        cases = [] if spec is None else [case for case in spec.cases if case.name == self.task.case.name]
+        return (spec, cases[0]) if spec is not None and cases else None
 
     def compiled_otherwise(self, revision: str) -> Sequence[str]:
         task = self.task
@@ -90,9 +102,8 @@ class _DeclaredCase(SpeedCase):
         compiled = compiled_at(self.session, task, revision)
         if compiled is None:
             return ()
-        current = compile_case(task.spec, task.case, task.arch)
         try:
-            baseline, now = (compiled_facts(self.session, one) for one in (compiled, current))
+            baseline, now = (compiled_facts(self.session, one) for one in (compiled, self._compiled))
         except NothingLaunched:
             return ["not compared: it launches no cuTile kernel"]
         if baseline.fingerprint == now.fingerprint:

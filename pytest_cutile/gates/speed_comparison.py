@@ -134,7 +134,6 @@ def _with_baseline_kernel(
 
     Raises:
         RevisionError: it cannot be had, or the commit has other code than was recorded.
-        MeasurementFailed: today's kernel and the baseline's cannot be told apart in this process.
     """
     entry, environment = baselines.entries[case.key], dict(session.gpu.timer.environment())
     today = fingerprint_of(case)
@@ -143,19 +142,19 @@ def _with_baseline_kernel(
     if same_digest(anchor.fingerprint, today):
         return stored.of_same_code()
     commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
-    is_recorded_code: bool | None = None
-    if dict(baselines.sessions[anchor.session].environment) == environment:
-        compiled = _compiled_at(case, commit)
-        is_recorded_code = same_digest(anchor.fingerprint, compiled)
-        if is_recorded_code is False and was_recorded_there and compiled == today:
-            _refuse_one_kernel(session, case, commit)
+    same_environment = dict(baselines.sessions[anchor.session].environment) == environment
     # Another compiler makes another fingerprint of the same code: its source has to be what was recorded.
-    elif today and same_digest(anchor.source, source_of(case)):
+    if not same_environment and today and same_digest(anchor.source, source_of(case)):
         compiled = _compiled_at(case, commit)
         _refuse_shared_files(session, case, commit)
         # As it is written does not suffice: what a launcher imports while it runs is in no digest.
         if compiled in ("", today):
             return stored.of_same_code()
+    is_recorded_code = None
+    if same_environment:
+        is_recorded_code = same_digest(anchor.fingerprint, _compiled_at(case, commit))
+        if is_recorded_code is False and was_recorded_there:
+            _refuse_one_kernel(session, case, commit, today)
     if is_recorded_code is None:
         _refuse_shared_files(session, case, commit)
         is_recorded_code = was_recorded_there or same_digest(anchor.source, source_of(case, commit))
@@ -168,10 +167,15 @@ def _with_baseline_kernel(
     return stored.paired_with(commit, launcher)
 
 
-def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str) -> None:
-    """Raise MeasurementFailed: a commit that is not checked out has today's code, and recorded other code."""
-    if not session.checkout.is_at(commit):
-        raise MeasurementFailed(Reason.SAME_KERNEL, _ONE_KERNEL.format(case.key, commit[:12]))
+def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: str) -> None:
+    """Raise MeasurementFailed if today's code is found at a commit where other code was recorded."""
+    if _compiled_at(case, commit) == today and not session.checkout.is_at(commit):
+        raise MeasurementFailed(
+            Reason.SAME_KERNEL,
+            f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, although "
+            "another one was recorded there. Is it registered once in a process (torch.library, a shared "
+            "library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
+        )
 
 
 def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None:
@@ -190,13 +194,6 @@ def same_digest(recorded: str, found: str) -> bool | None:
     """Say whether two digests are equal; None if one is not known, or was made by other rules."""
     rules = [digest.rpartition("-")[0] for digest in (recorded, found)]
     return recorded == found if rules[0] and rules[0] == rules[1] else None
-
-
-_ONE_KERNEL = (
-    "{0}: this process gets one kernel for both the working tree and {1}, although another one was recorded "
-    "there. Is it registered once in a process (torch.library, a shared library)? Such a kernel cannot be "
-    "measured beside its baseline; give --perf-baseline none"
-)
 
 
 def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
 from pytest_cutile.baselines.errors import BaselineError, Rejected
-from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.compiler.toolchain import toolchain_versions
 from pytest_cutile.errors import GateSkipped
@@ -26,6 +26,20 @@ from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
+_NOT_COMPILED = "there is no compiled kernel, see the gate compile"
+_NO_CHANGES = StaticComparison(changes=(), unknown=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    """A case beside its baseline."""
+
+    judgement: Judgement
+    entry: StaticEntry | None = None
+    """None: there is no baseline."""
+    comparison: StaticComparison = _NO_CHANGES
+    toolchain_changes: Sequence[str] = ()
+
 
 class StaticGate(CompilingGate):
     """Compares every case with its baseline."""
@@ -38,31 +52,35 @@ class StaticGate(CompilingGate):
         inspections(self.session, [case for case in cases if self.session.compilations.is_traced(case)])
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compare a case with its baseline, and record it if that was asked for.
-
-        Raises:
-            GateSkipped: it does not compile, and the gate `compile` says so in this run.
-            GateFailed: it is worse than its baseline, or its baseline cannot be read.
-            CompileError, CompilerMissing, NothingLaunched: it does not compile.
-            Exception: whatever the launcher raised.
-        """
+        """Compare a case with its baseline, and record it if that was asked for."""
         case = compiled_case(self.session, task)
         current = self._current(case)
+        facts = msgspec.to_builtins(current) if self.session.settings.keeps_facts else None
         try:
-            failure = self._judge(case, current, test.nodeid)
+            compared = self._compare(case, current, test.nodeid)
+            is_recorded, note = self._record(case, current)
         except BaselineError as error:
-            failure = str(error)
-            self.append(case, Reason.BAD_BASELINE, failure, facts=self._shown(current))
+            self.append(case, Reason.BAD_BASELINE, str(error), facts=facts)
+            raise GateFailed(str(error), pytrace=False) from None
+        failure = None if is_recorded else self._failure(case, current, compared)
+        self.append(
+            case,
+            compared.judgement.reason,
+            detail=compared.judgement.detail,
+            changes=tuple(
+                f"{change.effect}: {change.text}"
+                for effect in Effect
+                for change in compared.comparison.of(effect)
+            ),
+            toolchain="; ".join(compared.toolchain_changes),
+            facts=facts,
+            recorded=note if failure is None else "",
+        )
         if failure is not None:
-            raise GateFailed(failure, pytrace=False)
+            raise GateFailed("\n\n".join(filter(None, (failure, note))), pytrace=False)
 
     def _entry(self, case: CompileCase) -> StaticEntry | None:
-        """Return what a case is compared with: what is stored, or what the other revision compiles to now.
-
-        Raises:
-            BaselineError: the baselines cannot be used.
-            RevisionError: the other revision's module cannot be imported.
-        """
+        """Return what a case is compared with: what is stored, or what the other revision compiles to now."""
         if case.base is None:
             store = self.session.baselines
             return store.static_entry(case.arch, case.baseline_key) if store is not None else None
@@ -76,7 +94,6 @@ class StaticGate(CompilingGate):
         return StaticEntry(facts=facts, toolchain=toolchain_versions(), provenance={})
 
     def finish(self) -> list[str]:
-        """Return of which kernels no time is predicted."""
         return [
             f"no time is predicted of {kernel}: what it executes could not be counted ({why})"
             for kernel, why in self.session.uncounted.items()
@@ -95,61 +112,38 @@ class StaticGate(CompilingGate):
             self.append_failure(case, error)
             raise
 
-    def _shown(self, facts: CaseFacts) -> dict[str, object] | None:
-        """Return what reports show of a compiled case, if the run makes one."""
-        return msgspec.to_builtins(facts) if self.session.settings.keeps_facts else None
-
-    def _judge(self, case: CompileCase, current: CaseFacts, nodeid: str) -> str | None:
-        """Add the result of a case; return the message to fail its test with."""
-        settings, store = self.session.settings, self.session.baselines
+    def _compare(self, case: CompileCase, current: CaseFacts, nodeid: str) -> _Compared:
         entry = self._entry(case)
-        toolchain = toolchain_versions()
-        comparison = StaticComparison(changes=(), unknown=())
-        toolchain_changes: Sequence[str] = ()
         if entry is None:
-            judgement = self._without_entry(case, nodeid)
-        else:
-            if not entry.facts.runs_the_same(current):
-                comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
-            toolchain_changes = environment_changes(entry.toolchain, toolchain)
-            judgement = _judge_code(entry.facts, current, comparison, toolchain_changes)
-        recorded, note = False, ""
-        if settings.update_baselines and store is not None:
-            try:
-                note = self._record(case, current, toolchain, store)
-                recorded = True
-            except Rejected as rejected:
-                note = f"{case.baseline_key} for {case.arch}: not recorded: {rejected}"
-        failure = None
-        if judgement.verdict is Verdict.REGRESSION and entry is not None and not recorded:
-            failure = static_message(
-                key=case.baseline_key,
-                arch=case.arch,
-                entry=entry,
-                current=current,
-                comparison=comparison,
-                toolchain=toolchain,
-                baseline=f"{self.session.revision_kernels}"
-                if store is None
-                else store.static_name(case.arch),
-            )
-        elif not recorded:
-            failure = strict_failure(f"{case.baseline_key} {case.arch}", judgement, strict=settings.strict)
-        if failure is not None and note:
-            failure += f"\n\n{note}"
-        self.append(
-            case,
-            judgement.reason,
-            detail=judgement.detail,
-            changes=tuple(
-                f"{change.effect}: {change.text}" for effect in Effect for change in comparison.of(effect)
-            ),
-            toolchain="; ".join(toolchain_changes),
-            facts=self._shown(current),
-            # Why it was not recorded is said with the failure.
-            recorded="" if failure is not None else note,
+            return _Compared(judgement=self._without_entry(case, nodeid))
+        toolchain_changes = environment_changes(entry.toolchain, toolchain_versions())
+        if entry.facts.runs_the_same(current):
+            unchanged = Judgement(reason=Reason.UNCHANGED)
+            return _Compared(judgement=unchanged, entry=entry, toolchain_changes=toolchain_changes)
+        rule = self.session.settings.static_rule
+        comparison = compare(entry.facts, current, arch=case.arch, rule=rule)
+        return _Compared(
+            judgement=_judge(entry.facts, current, comparison, toolchain_changes),
+            entry=entry,
+            comparison=comparison,
+            toolchain_changes=toolchain_changes,
         )
-        return failure
+
+    def _failure(self, case: CompileCase, current: CaseFacts, compared: _Compared) -> str | None:
+        """Return the message that fails the test of a case that was not recorded; None if it passes."""
+        judgement, store = compared.judgement, self.session.baselines
+        if judgement.verdict is not Verdict.REGRESSION or compared.entry is None:
+            strict = self.session.settings.strict
+            return strict_failure(f"{case.baseline_key} {case.arch}", judgement, strict=strict)
+        return static_message(
+            key=case.baseline_key,
+            arch=case.arch,
+            entry=compared.entry,
+            current=current,
+            comparison=compared.comparison,
+            toolchain=toolchain_versions(),
+            baseline=f"{self.session.revision_kernels}" if store is None else store.static_name(case.arch),
+        )
 
     def _without_entry(self, case: CompileCase, nodeid: str) -> Judgement:
         if case.base is not None:
@@ -173,92 +167,87 @@ class StaticGate(CompilingGate):
 
     # -- recording ------------------------------------------------------------------------------------
 
-    def _record(
-        self, case: CompileCase, current: CaseFacts, toolchain: dict[str, str], store: BaselineStore
-    ) -> str:
-        """Record a case; return what was done, for people, or "" when there was nothing to do.
+    def _record(self, case: CompileCase, current: CaseFacts) -> tuple[bool, str]:
+        """Record a case if that was asked for; return whether its baseline is up to date now, and a note."""
+        settings, store = self.session.settings, self.session.baselines
+        if store is None or not settings.update_baselines:
+            return False, ""
+        made_by = provenance(self.session.checkout.commit, settings.reason)
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        new = StaticEntry(facts=current, toolchain=toolchain_versions(), provenance={**made_by, "at": at})
+        shown, note = store.static_name(case.arch), ""
 
-        Raises:
-            Rejected: something of it is unknown, or it is worse than what is stored, without --reason.
-            BaselineError: the file cannot be used or written.
-        """
-        settings = self.session.settings
-        shown = store.static_name(case.arch)
-        note = ""
-
-        def renew(entry: StaticEntry | None) -> StaticEntry | None:
+        def renew(stored: StaticEntry | None) -> StaticEntry | None:
             nonlocal note
-            renewed = StaticEntry(facts=current, toolchain=toolchain, provenance=self._provenance())
-            same_code = entry is not None and entry.facts.runs_the_same(current)
-            if entry is not None and same_code and entry.facts.source == current.source:
-                # Of the same code, another version may have counted other operations, or none.
-                recounted = _is_counted(current) and _counted(current) != _counted(entry.facts)
-                facts = current if recounted else entry.facts
-                if entry.toolchain == toolchain and not recounted:
-                    return None
-                what = "executed operations" if recounted else "the same code from another toolchain"
-                note = f"{what}, noted in {shown}"
-                return replace(renewed, facts=facts)
+            if stored is not None and _same_source(stored, new):
+                renewed, what = _noted(stored, new)
+                note = f"{what}, noted in {shown}" if what else ""
+                return renewed
             if current.missing:
                 raise Rejected("; ".join(current.missing))
-            if entry is None:
+            if stored is None:
                 note = f"compiled kernels recorded in {shown}"
-                return renewed
-            comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
-            worse = comparison.of(Effect.WORSE)
-            if worse and settings.reason is None:
-                raise Rejected(f"{worse[0].text} is worse; give --reason TEXT to accept that")
-            doubtful = [change for change in comparison.changes if change.needs_reason]
-            if doubtful and not comparison.of(Effect.BETTER) and settings.reason is None:
-                raise Rejected(f"{doubtful[0].text} alone is no improvement; give --reason TEXT to record it")
+                return new
+            comparison = compare(stored.facts, current, arch=case.arch, rule=settings.static_rule)
+            if settings.reason is None:
+                _refuse_worse(comparison)
             lines = [f"{change.effect}: {change.text}" for change in comparison.changes]
             note = "\n    ".join([f"{case.baseline_key} for {case.arch}: recorded anew in {shown}", *lines])
-            return renewed
+            return new
 
-        store.record_static(case.arch, case.baseline_key, renew)
-        return note
-
-    def _provenance(self) -> dict[str, str]:
-        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
-
-
-def _counted(facts: CaseFacts) -> tuple[object, ...]:
-    return facts.torch_bytes, *(launch.executed for launch in facts.launches)
+        try:
+            store.record_static(case.arch, case.baseline_key, renew)
+        except Rejected as rejected:
+            return False, f"{case.baseline_key} for {case.arch}: not recorded: {rejected}"
+        return True, note
 
 
-def _is_counted(facts: CaseFacts) -> bool:
-    return any(counts is not None for counts in _counted(facts))
+def _same_source(stored: StaticEntry, new: StaticEntry) -> bool:
+    return stored.facts.runs_the_same(new.facts) and stored.facts.source == new.facts.source
 
 
-_NOT_COMPILED = "there is no compiled kernel, see the gate compile"
+def _noted(stored: StaticEntry, new: StaticEntry) -> tuple[StaticEntry | None, str]:
+    """Return what replaces an entry of the same code, and what that adds; None if nothing is new."""
+
+    def counts_of(facts: CaseFacts) -> tuple[object, ...]:
+        return facts.torch_bytes, *(launch.executed for launch in facts.launches)
+
+    # Of the same code, another version may have counted other operations, or none.
+    counts = counts_of(new.facts)
+    if counts != counts_of(stored.facts) and any(count is not None for count in counts):
+        return new, "executed operations"
+    if stored.toolchain != new.toolchain:
+        return replace(new, facts=stored.facts), "the same code from another toolchain"
+    return None, ""
 
 
-def _judge_code(
+def _refuse_worse(comparison: StaticComparison) -> None:
+    """Raise Rejected unless a case is better than what is stored, or as good."""
+    if worse := comparison.of(Effect.WORSE):
+        raise Rejected(f"{worse[0].text} is worse; give --reason TEXT to accept that")
+    doubtful = [change for change in comparison.changes if change.needs_reason]
+    if doubtful and not comparison.of(Effect.BETTER):
+        raise Rejected(f"{doubtful[0].text} alone is no improvement; give --reason TEXT to record it")
+
+
+def _judge(
     baseline: CaseFacts, current: CaseFacts, comparison: StaticComparison, toolchain_changes: Sequence[str]
 ) -> Judgement:
-    if baseline.runs_the_same(current):
-        return Judgement(reason=Reason.UNCHANGED)
-    other = ""
-    if toolchain_changes:
-        same = "same source" if baseline.source == current.source else "other source, too"
-        other = f"{same}, other toolchain ({'; '.join(toolchain_changes)})"
+    """Judge other code than the baseline's."""
     worse, better = comparison.of(Effect.WORSE), comparison.of(Effect.BETTER)
-    if worse:
-        by_compiler = toolchain_changes and baseline.source == current.source
-        reason = Reason.WORSE_COMPILER if by_compiler else Reason.WORSE_CODE
-        return Judgement(
-            reason=reason, detail="; ".join([change.text for change in worse] + [other] * bool(other))
-        )
-    if comparison.unknown:
+    same_source = baseline.source == current.source
+    if not worse and comparison.unknown:
         why = [*current.missing]
         if "executed" in comparison.unknown:
             why.append("what it executes depends on data, or cannot be counted, so no time is predicted")
         detail = f"not compared: {', '.join(comparison.unknown)}: {'; '.join(why)}"
         return Judgement(reason=Reason.INCOMPLETE, detail=detail)
-    if better:
-        return Judgement(
-            reason=Reason.BETTER_CODE,
-            detail="; ".join([change.text for change in better] + [other] * bool(other)),
-        )
-    return Judgement(reason=Reason.NOT_WORSE, detail=other)
+    details = [change.text for change in worse or better]
+    if toolchain_changes:
+        same = "same source" if same_source else "other source, too"
+        details.append(f"{same}, other toolchain ({'; '.join(toolchain_changes)})")
+    if worse:
+        reason = Reason.WORSE_COMPILER if toolchain_changes and same_source else Reason.WORSE_CODE
+    else:
+        reason = Reason.BETTER_CODE if better else Reason.NOT_WORSE
+    return Judgement(reason=reason, detail="; ".join(details))

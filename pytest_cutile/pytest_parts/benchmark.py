@@ -32,20 +32,17 @@ class SampleClock:
         return self._now
 
     def publish(self, benchmark: Any, samples_us: Sequence[float]) -> None:
-        """Let a benchmark measure samples, in microseconds."""
         self._samples = iter(samples_us)
         benchmark.pedantic(self._play, rounds=len(samples_us), iterations=1, warmup_rounds=0)
 
     def _play(self) -> None:
-        """Let one sample's time pass."""
         self._now += next(self._samples, 0.0) * 1e-6
 
 
 def takes_samples(config: pytest.Config) -> bool:
     """Return whether pytest-benchmark is there, and keeps samples or skips what has any.
 
-    In workers of pytest-xdist benchmarks are disabled. pytest-benchmark warns of that where a test has its
-    fixture, which nobody but this plugin may have asked for.
+    In workers of pytest-xdist it keeps none, and would warn of its fixture, which only this plugin asks for.
     """
     if not config.pluginmanager.hasplugin("benchmark"):
         return False

@@ -19,7 +19,7 @@ class Collected:
         self._tests: set[str] = set()
         self._whole: set[str] = set()
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}
-        """Each declared kernel by its name, with its module: names are baseline keys."""
+        """Each declared kernel by its name, with its module."""
         self.modules: set[Path] = set()
         """Files of the collected modules of declared kernels."""
         self.bad_declarations: dict[str, Path] = {}

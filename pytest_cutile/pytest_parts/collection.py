@@ -7,8 +7,8 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.quantities import abridged
 from pytest_cutile.session import Session
+from pytest_cutile.settings import SearchBudget
 from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
 
 CASES_AHEAD = 16
@@ -97,10 +98,7 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test for each task that the gates make of every case.
-
-        A declaration that cannot be gated becomes one failing test, so that the other kernels go on.
-        """
+        """Yield a test for each task that gates make of a case; of a bad declaration, one that fails."""
         session, collected = self.run.session, self.run.collected
         try:
             module = self._import()
@@ -126,7 +124,7 @@ class KernelModule(pytest.Module):
             if session.settings.search is not None and not isinstance(spec, ModelSpec):
                 name = f"search[{spec.name}]" if len(specs) > 1 else "search"
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
-                search.cutile, search.spec = session, spec
+                search.cutile, search.spec, search.budget = session, spec, session.settings.search
                 search.add_marker(pytest.mark.cutile_search)
                 search.extra_keyword_matches.add(spec.name)
                 yield search
@@ -205,7 +203,6 @@ class BadDeclaration(pytest.Item):
     place: tuple[str, int]
     """File and line of what is wrong."""
     has_inputs = False
-    """Whether the command that repeats it names a seed."""
 
     def runtest(self) -> None:
         from pytest_cutile.gates.outcome import GateFailed
@@ -242,6 +239,7 @@ class KernelSearchTest(pytest.Item):
 
     cutile: Session
     spec: KernelSpec
+    budget: SearchBudget
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Point reports at the first case: the search begins with it."""
@@ -252,10 +250,8 @@ class KernelSearchTest(pytest.Item):
         from pytest_cutile.gates.search import KernelSearch
 
         __tracebackhide__ = True
-        budget = self.cutile.settings.search
-        if budget is not None:  # a search is collected only where one was asked for
-            arch = self.cutile.target.gpu_arch
-            KernelSearch(self.cutile, spec=self.spec, arch=arch, **budget._asdict()).run()
+        arch = self.cutile.target.gpu_arch
+        KernelSearch(self.cutile, spec=self.spec, arch=arch, **self.budget._asdict()).run()
 
 
 def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:
@@ -270,16 +266,7 @@ def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocati
 
 
 def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
-    """Return a line for each baseline of which no case is left.
-
-    Unless `all_kernels` were collected, nobody knows which declared kernels are gone.
-    """
-    declared = {
-        f"{spec.name}[{case.name}]": case.speed
-        for spec, _ in collected.declared.values()
-        for case in spec.cases
-    }
-    speeds = {key for key, speed in declared.items() if speed}
+    """Return a line for each baseline of which no case is left, as far as that is known."""
 
     def is_gone(key: str) -> bool:
         file, is_test, _ = key.partition("::")
@@ -289,32 +276,28 @@ def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) 
         return not os.path.exists(session.settings.rootpath / file) or collected.lacks(key)  # noqa: PTH110
 
     remarks = []
-    for name, keys, present in _recorded(session, speeds, {*declared}):
-        gone = sorted(key for key in keys if key not in present and is_gone(key))
-        if gone:
+    for name, keys in _not_declared(session, collected):
+        if gone := sorted(filter(is_gone, keys)):
             remarks.append(f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it")
     return remarks
 
 
-def _recorded(
-    session: Session, speeds: set[str], declared: set[str]
-) -> Iterator[tuple[str, Iterable[str], set[str]]]:
-    """Yield the name of each set of baselines, the keys recorded in it, and those of today's cases."""
+def _not_declared(session: Session, collected: Collected) -> Iterator[tuple[str, Collection[str]]]:
+    """Yield the name of each set of baselines, and the keys that are recorded in it and not declared."""
+    specs = [spec for spec, _ in collected.declared.values()]
+    cases = {f"{spec.name}[{case.name}]": case for spec in specs for case in spec.cases}
     try:
         store = session.baselines
         if store is None:
             return
         if session.gpu.device is not None:
             entries = session.speed_baselines.entries if session.speed_baselines is not None else {}
-            yield (
-                session.speed_baselines_name,
-                [key for key, entry in entries.items() if entry.published is None],
-                speeds,
-            )
+            recorded = {key for key, entry in entries.items() if entry.published is None}
+            yield session.speed_baselines_name, recorded - {key for key, case in cases.items() if case.speed}
         for arch in session.target.architectures:
             baselines = store.static(arch)
             if baselines is not None:
-                yield store.static_name(arch), baselines.entries, declared
+                yield store.static_name(arch), baselines.entries.keys() - cases.keys()
     except BaselineError:  # the gates say it
         return
 
@@ -346,12 +329,9 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
 
 
 def prepare(run: PytestRun, item: pytest.Item) -> None:
-    """Let each gate start what the selected tests need; in a worker of pytest-xdist, what the next ones need.
-
-    A worker does not know which tests it will get. Most likely they are the next ones of the same module.
-    """
+    """Let each gate start what the selected tests need; a worker of pytest-xdist, what the next ones need."""
     items: Sequence[pytest.Item] = item.session.items
-    if run.settings.xdist_worker:
+    if run.settings.xdist_worker:  # which does not know what it will get: most likely these
         items = [*next_cases(items[items.index(item) :])]
     run.prepared.update(items)
     tasks = tasks_of(items)
@@ -394,16 +374,14 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
     return list(specs)
 
 
-def _run(_cutile_running: RunningTest, request: pytest.FixtureRequest) -> None:
+def _run(request: pytest.FixtureRequest) -> None:
     __tracebackhide__ = True
-    _run_gate(request.node, _cutile_running)
+    _run_gate(request.node, RunningTest(nodeid=request.node.nodeid))
 
 
-def _run_measuring(
-    _cutile_running: RunningTest, _cutile_benchmark: Any, request: pytest.FixtureRequest
-) -> None:
+def _run_measuring(_cutile_benchmark: Any, request: pytest.FixtureRequest) -> None:
     __tracebackhide__ = True
-    _run_gate(request.node, replace(_cutile_running, publish=_cutile_benchmark))
+    _run_gate(request.node, RunningTest(nodeid=request.node.nodeid, publish=_cutile_benchmark))
 
 
 def _run_gate(item: DeclaredTest, test: RunningTest) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,13 +14,15 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
+from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.failure import CALLS
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.pytest_parts.meeting import Measuring
+    from pytest_cutile.pytest_parts.fresh_process import Server
+    from pytest_cutile.pytest_parts.meeting import Worker
     from pytest_cutile.results import Result
     from pytest_cutile.speed.pending import PendingCase
     from pytest_cutile.speed.suite import SpeedSuite
@@ -37,7 +39,6 @@ class _DeferredTest:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed for reasons of its own."""
         return any(map(_failed_itself, self.reports))
 
     @property
@@ -48,16 +49,12 @@ class _DeferredTest:
 
 
 class DeferredReports:
-    """Runs the tests that measure speed, and holds back the reports of those with a pending case.
-
-    The reports of one test belong together (setup, call, teardown), and whoever reads them, from JUnit to
-    pytest-xdist, may rely on that: so they wait together.
-    """
+    """Runs the tests that measure speed, and holds back all reports of those with a pending case."""
 
     def __init__(self, run: PytestRun) -> None:
         self._run = run
         self._deferred: list[_DeferredTest] = []
-        self._measuring: Measuring | None = None
+        self._measuring: Server | Worker | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -91,8 +88,8 @@ class DeferredReports:
         if self._measuring is None:
             from pytest_cutile.pytest_parts.meeting import measuring_for
 
-            self._measuring = measuring_for(session.config, self._run.progress)
-            self._measuring.prepare([item.nodeid for item in session.items if measures(item)])
+            nodeids = [item.nodeid for item in session.items if measures(item)]
+            self._measuring = measuring_for(session.config, self._run.progress, nodeids)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -104,12 +101,12 @@ class DeferredReports:
             return result
         finally:
             if self._run.has_gates:
-                self._decide(session, stopped=stopped)
+                self._decide(stopped=stopped)
 
-    def _decide(self, session: pytest.Session, *, stopped: bool) -> None:
+    def _decide(self, *, stopped: bool) -> None:
         """Decide all pending cases, or give them up if the run was `stopped`; report their tests."""
         from pytest_cutile.gates.speed import suite_of
-        from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
+        from pytest_cutile.pytest_parts.fresh_process import measure_again
 
         suite, measuring = suite_of(self._run.gates), self._measuring
         for deferred in self._deferred:
@@ -118,7 +115,7 @@ class DeferredReports:
         try:
             if measuring is not None and not stopped:
                 suite.settle(
-                    FreshProcesses(session.config, measuring.ask),
+                    functools.partial(measure_again, measuring.ask),
                     comparisons_of_run=measuring.comparisons_of_run,
                     after_look=lambda: self._report_decided(suite),
                 )
@@ -141,7 +138,6 @@ class DeferredReports:
                 self._release(test)
 
     def _conclude(self, deferred: _DeferredTest) -> None:
-        """Put what was decided into the reports of a test."""
         item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.decided.failure for case in cases if case.decided.failure is not None}
@@ -207,73 +203,66 @@ def _xdist_worker(config: pytest.Config) -> Any:
     return next((plugin for plugin in plugins if hasattr(plugin, "item_index")), None)
 
 
+def _without_gate(nodeid: str) -> str:
+    return nodeid.replace(f"::{gate_of(nodeid)}[", "::[", 1)
+
+
 class LostTests:
     """On pytest-xdist's controller: fails tests that a worker began and never reported.
 
-    A worker that dies while it runs a test is noticed by pytest-xdist. One that dies while it holds reports
-    back has run all its tests, as far as pytest-xdist knows. Of both, cases say that they were not measured.
+    pytest-xdist notices a worker that dies while it runs a test, and not one that holds reports back. Of
+    both, cases say that they were not measured.
     """
 
     def __init__(self, results: Results) -> None:
         self._results = results
         self._running: Counter[str] = Counter()
         self._crashed: list[pytest.TestReport] = []
-        self._checked: dict[str, Result] = {}
+        self._cases: dict[str, Result] = {}
+        """A result of the case of a declared kernel, by the ids of its tests without their gates."""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Remember that a test began."""
         self._running[nodeid] += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Forget a test that is reported: by its teardown, or as what a worker crashed in."""
         if report.when not in ("setup", "call"):
             self._running[report.nodeid] -= 1
-        if report.when not in ("setup", "call", "teardown"):
+        if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a crashed worker
             self._crashed.append(report)
         for result in results_of(report):
-            if result.gate == "correct":
-                self._checked[report.nodeid] = result
+            self._cases[_without_gate(report.nodeid)] = result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Report what is missing as failed, and as not measured."""
-        hook = session.config.hook
         for crashed in self._crashed:
-            self._report_not_measured(hook, crashed)
+            if gate_of(crashed.nodeid) in Reason.LOST.gates:  # nobody knows here what test functions measure
+                self._report_not_measured(session, crashed)
         if session.shouldstop or session.exitstatus == pytest.ExitCode.INTERRUPTED:
             return
-        lost = [nodeid for nodeid, count in self._running.items() for _ in range(count)]
-        for nodeid in lost:
-            message = (
+        for nodeid in [*self._running.elements()]:
+            report = _lost(
+                nodeid,
                 f"{nodeid}: its worker process ended before it could report the test, which was to be "
-                "measured again in fresh processes: not measured, not passed, not recorded"
+                "measured again in fresh processes: not measured, not passed, not recorded",
             )
-            report = lost_test(nodeid, message)
-            hook.pytest_runtest_logreport(report=report)
-            self._report_not_measured(hook, report, measures=True)
-        if lost:
+            session.config.hook.pytest_runtest_logreport(report=report)
+            self._report_not_measured(session, report)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _report_not_measured(self, hook: Any, lost: pytest.TestReport, *, measures: bool = False) -> None:
+    def _report_not_measured(self, session: pytest.Session, lost: pytest.TestReport) -> None:
         """Report the case of a test that was lost as not measured, by a teardown as tests have it.
 
-        What is known of the case here is its test's name, and the result of its check, if that was reported.
-
-        Args:
-            hook: of pytest.
-            lost: the report of the test.
-            measures: whether it is known to measure: reports of others are not held back.
+        What is known of the case is the result of another gate for it, or else the test's name.
         """
-        file, declared, label = lost.nodeid.partition("::speed[")
-        if not (declared or measures):  # another gate, or a test function, of which nobody knows here
-            return
         from pytest_cutile.results import SpeedResult, names_of_test
 
-        kernel, case = Path(file).stem, label.removesuffix("]")
-        key = f"{kernel}[{case}]"
-        if not declared:
-            key, (kernel, case) = lost.nodeid, names_of_test(lost.nodeid)
-        known = self._checked.get(f"{file}::correct[{label}")
+        nodeid = key = lost.nodeid
+        kernel, case = names_of_test(nodeid)
+        if gate := gate_of(nodeid):
+            case = case.removeprefix(f"{gate}[").removesuffix("]")
+            key = f"{kernel}[{case}]"
+        known = self._cases.get(_without_gate(nodeid))
         result = SpeedResult(
             key=known.key if known else key,
             kernel=known.kernel if known else kernel,
@@ -284,16 +273,16 @@ class LostTests:
             reason=Reason.LOST,
             detail=str(lost.longrepr),
         )
-        teardown = lost_test(lost.nodeid, "")
+        teardown = _lost(nodeid, "")
         teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
         teardown.user_properties = [(PROPERTY, result.to_builtins())]
         if hasattr(lost, "node"):  # the worker, by which JUnit files know whose report it is
             teardown.node = lost.node  # type: ignore[attr-defined]
-        hook.pytest_runtest_logreport(report=teardown)
+        session.config.hook.pytest_runtest_logreport(report=teardown)
         self._results.blame(result)
 
 
-def lost_test(nodeid: str, message: str) -> pytest.TestReport:
+def _lost(nodeid: str, message: str) -> pytest.TestReport:
     """Return the report of a failure that no running test can report any more."""
     now = time.time()
     return pytest.TestReport(

@@ -1,7 +1,7 @@
 """How a failure is shown, of whatever kind: what is wrong, where, the facts, and the command that comes next.
 
-A message is text. Its first line says what is wrong. Lines up to the first empty one follow by how much they
-tell; paragraphs after that are details. `pytest_parts/terminal.py` cuts what is too long for a terminal.
+The first line of a message says what is wrong. Lines up to the first empty one follow by how much they tell;
+paragraphs after that are details.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str)
 
     Args:
         text: The message.
-        places: Where it failed: the user's line, then lines of functions that were called from there.
-        folder: Paths are shown relative to this folder: the one that pytest was started in.
+        places: The user's line, then lines of functions that were called from there.
+        folder: Paths are shown relative to this folder.
         command: How to repeat or accept it.
     """
     from pytest_cutile.reports.document import printable
@@ -160,7 +160,6 @@ def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str)
 
 
 def _shown(file: str, folder: Path) -> str:
-    """Return a path as pytest shows it: relative, unless it is elsewhere."""
     return os.path.relpath(file, folder) if Path(file).is_relative_to(folder) else file
 
 

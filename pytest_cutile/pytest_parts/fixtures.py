@@ -13,14 +13,13 @@ from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
-from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
-from pytest_cutile.gates.declared import all_passes, only_launch
+from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
 from pytest_cutile.pytest_parts.failure import Place
-from pytest_cutile.results import names_of_test
+from pytest_cutile.results import INTERPRETER, CorrectResult, names_of_test
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work, refuse_misspelled
@@ -28,10 +27,11 @@ from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
     import torch
 
@@ -44,7 +44,7 @@ class CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
 
     session: Session
-    test: RunningTest
+    nodeid: str
     arch: str
     interpreting: Interpreting | None
     calls: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -99,31 +99,26 @@ class CheckKernel:
             grad=grad,
             mutation_test=mutation_test or settings.mutation_test,
         )
-        CheckOptions.split(kwargs, parameter_names(fn))  # refuses what is spelled like an option
+        refuse_misspelled("check_kernel", kwargs, options=CheckOptions.names(), taken=parameter_names(fn))
 
         def check_with(launching: Launching) -> CheckReport:
-            if settings.sanitized:
-                return only_launch(all_passes(fn, grad=grad), args, kwargs)
-            from pytest_cutile.correctness.check import run_check
-
-            return run_check(fn, args, kwargs, reference=reference, options=chosen, launching=launching)
+            return check_call(settings, Call(fn, args, kwargs), reference, chosen, launching)
 
         def check() -> CheckReport:
             return check_with(ON_GPU) if interpreting is None else interpreting.interpret(check_with)
 
-        nodeid = self.test.nodeid
-        kernel, case = names_of_test(nodeid)
+        kernel, case = names_of_test(self.nodeid)
+        subject = CorrectResult(
+            key=self.nodeid,
+            kernel=kernel,
+            case=case,
+            arch=self.arch,
+            verdict=Verdict.PASS,
+            on="" if interpreting is None else INTERPRETER,
+            launcher=name_of(fn),
+        )
         with GateOutcome(self.session, case, call=self._describe_call(fn, args)):
-            return gate_correct(
-                self.session,
-                key=nodeid,
-                kernel=kernel,
-                case=case,
-                arch=self.arch,
-                launcher=name_of(fn),
-                check=check,
-                interpreted=interpreting is not None,
-            )
+            return gate_correct(self.session, subject, check)
 
     def _describe_call(self, fn: Callable[..., Any], args: Sequence[Any]) -> str:
         """Return which call of the test this is: "call 3: double(x float32 [300])"."""
@@ -141,7 +136,9 @@ class Perf:
 
     session: Session
     suite: SpeedSuite
-    test: RunningTest
+    nodeid: str
+    publish: Callable[[Measurement], None]
+    """Takes the measurement for pytest-benchmark's table."""
     arch: str
     interpreting: Interpreting | None
     places: dict[str, Place | None]
@@ -179,6 +176,37 @@ class Perf:
         options = ("flops", "bytes", "tokens", "dtype", "name")
         refuse_misspelled("perf", kwargs, options=options, taken=parameter_names(fn))
         label = name or ""
+        self._add_place(label, sys._getframe(1))  # noqa: SLF001
+        counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
+        try:
+            work = Work(**{each: count for each, count in counts.items() if count is not None}, dtype=dtype)
+        except SpecError as error:
+            wrong = str(error).removeprefix("Work: ")
+            raise GateFailed(f"perf(): {wrong}", pytrace=False) from None
+        suffix = f"#{label}" if label else ""
+        kernel, case = names_of_test(self.nodeid)
+        timed = _TimedCall(
+            key=f"{self.nodeid}{suffix}",
+            check_key=self.nodeid,
+            kernel=kernel,
+            case=f"{case}{suffix}",
+            nodeid=self.nodeid,
+            arch=self.arch,
+            module=getattr(fn, "__module__", None) or "",
+            work=work,
+            interpreted=self.interpreting is not None,
+            session=self.session,
+            timed=Call(fn, args, kwargs),
+        )
+        is_right = self.session.checked.get(self.nodeid, Reason.UNCHECKED) is None
+        with GateOutcome(self.session, case, is_right=is_right):
+            measurement = gate_speed(self.session, self.suite, timed, self.publish)
+        if measurement is None:
+            raise RuntimeError("the speed gate neither measured nor failed")
+        return measurement
+
+    def _add_place(self, label: str, frame: FrameType) -> None:
+        __tracebackhide__ = True
         if not label.isprintable():
             raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)
         if label in self.places:
@@ -186,42 +214,8 @@ class Perf:
                 "perf() was called twice in one test under the same name: give each call its own name=...",
                 pytrace=False,
             )
-        place = Place.of_call(sys._getframe(1), self.test_file, f", perf(name={label!r})" if label else "")  # noqa: SLF001
-        self.places[label] = place
-        try:
-            counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
-            work = Work(**{each: count for each, count in counts.items() if count is not None}, dtype=dtype)
-        except SpecError as error:
-            wrong = str(error).removeprefix("Work: ")
-            raise GateFailed(f"perf(): {wrong}", pytrace=False) from None
-        nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
-        kernel, case = names_of_test(nodeid)
-        is_right = self.session.checked.get(nodeid, Reason.UNCHECKED) is None
-        with GateOutcome(self.session, case, is_right=is_right):
-            outcome = gate_speed(
-                self.session,
-                self.suite,
-                _TimedCall(
-                    key=f"{nodeid}{suffix}",
-                    check_key=nodeid,
-                    kernel=kernel,
-                    case=f"{case}{suffix}",
-                    nodeid=nodeid,
-                    arch=self.arch,
-                    module=getattr(fn, "__module__", None) or "",
-                    work=work,
-                    interpreted=self.interpreting is not None,
-                    session=self.session,
-                    timed=Call(fn, args, kwargs),
-                ),
-            )
-        if outcome.measurement is not None:
-            self.test.publish(outcome.measurement)
-        if outcome.failure is not None:
-            raise GateFailed(outcome.failure, pytrace=False)
-        if outcome.measurement is None:
-            raise RuntimeError("the speed gate neither measured nor failed")
-        return outcome.measurement
+        named = f", perf(name={label!r})" if label else ""
+        self.places[label] = Place.of_call(frame, self.test_file, named)
 
 
 @dataclass(frozen=True, kw_only=True)

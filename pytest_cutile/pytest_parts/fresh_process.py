@@ -1,12 +1,8 @@
 """Measuring in fresh processes: the same tests, run by another pytest that judges nothing.
 
-What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
-is why a slowdown is believed only when fresh ones show it. A server imports and collects once, without ever
-using the GPU, while the run still tests; each fresh process is a fork of it. They start at once, so that one
-gets ready while another measures; who measures holds the GPU's lock, case by case.
-
-The two sides talk by files (`speed/protocol.py`). With pytest-xdist, one server measures for all workers on a
-GPU: `meeting.py`.
+A server imports and collects once, without ever using the GPU, while the run still tests; each fresh process
+is a fork of it. They start at once, so that one gets ready while another measures; who measures holds the
+GPU's lock, case by case. The two sides talk by files (`speed/protocol.py`).
 """
 
 from __future__ import annotations
@@ -87,25 +83,17 @@ finally:
 It imports nothing of this package before pytest does: pytest warns of what it cannot rewrite any more.
 """
 
-
 Ask: TypeAlias = "Callable[[Mapping[str, Request], int], Sequence[Answers]]"
 """Measures cases, by their keys, once in each of so many fresh processes."""
 
 
-class FreshProcesses:
-    """Measures cases once more in each of several fresh processes."""
-
-    def __init__(self, config: pytest.Config, ask: Ask) -> None:
-        self.config = config
-        self._ask = ask
-
-    def __call__(
-        self, cases: Sequence[PendingCase], processes: int
-    ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
-        """Return what each fresh process measured, by key."""
-        first = {case.case.key: case.screening for case in cases}
-        requests = {case.case.key: case.request for case in cases}
-        return [answers.read(first) for answers in self._ask(requests, processes)]
+def measure_again(
+    ask: Ask, cases: Sequence[PendingCase], processes: int
+) -> list[Mapping[str, Measurement | MeasurementFailed]]:
+    """Return what each of so many fresh processes measured of cases, by key."""
+    first = {case.case.key: case.screening for case in cases}
+    requests = {case.case.key: case.request for case in cases}
+    return [answers.read(first) for answers in ask(requests, processes)]
 
 
 class Server:
@@ -116,10 +104,12 @@ class Server:
         config: pytest.Config,
         progress: Callable[[str], None],
         nodeids: Sequence[str],
+        *,
         environment: Mapping[str, str] | None = None,
         stopping: threading.Event | None = None,
+        alike: int = 1,
     ) -> None:
-        """Describe it; `start` or `ask` starts it.
+        """Start it.
 
         Args:
             config: of this run.
@@ -127,22 +117,25 @@ class Server:
             nodeids: all tests that it may be asked for; it collects nothing else.
             environment: variables of a worker whose tests it measures: which GPU that uses.
             stopping: set when nobody waits for answers any more.
+            alike: processes of the run that are taken to make as many comparisons as this one.
         """
         self._config = config
         self._progress = progress
         self._nodeids = nodeids
         self._environment = environment or {}
         self._stopping = stopping or threading.Event()
+        self._alike = alike
         self._resources = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = 0
+        with contextlib.suppress(OSError):  # no room for it: who asks it says so
+            self._start()
 
-    def start(self) -> None:
-        """Let it import and collect, unless it has.
+    def comparisons_of_run(self, own: int) -> int:
+        return own * self._alike
 
-        Raises:
-            OSError: there is no room for it.
-        """
+    def _start(self) -> None:
+        """Let it import and collect, unless it has."""
         if self._process is not None:
             return
         environment = {
@@ -175,7 +168,6 @@ class Server:
             )
 
     def close(self) -> None:
-        """Stop it, and all that it started."""
         if self._process is not None:
             kill(self._process)
         self._resources.close()
@@ -191,20 +183,19 @@ class Server:
         while len(answered) < processes:
             count = min(AT_ONCE, processes - len(answered))
             try:
-                self.start()
+                self._start()
                 numbers = range(self._asked + 1, self._asked + count + 1)
                 started = [ProcessFiles(self._folder, number) for number in numbers]
                 self._asked += count
                 for files in started:
                     files.ask(requests)
-                answered += [self._answers(files, len(requests)) for files in started]
+                for files in started:
+                    problem = self._wait(files, len(requests))
+                    answered.append(Answers(answers=files.answers(), problem=problem))
             except OSError as error:  # a full disk, no memory for a process
-                answered += [not_run(error)] * (processes - len(answered))
+                missing = processes - len(answered)
+                answered += [Answers(problem=f"it could not be run: {error}")] * missing
         return answered
-
-    def _answers(self, files: ProcessFiles, cases: int) -> Answers:
-        problem = self._wait(files, cases)
-        return Answers(answers=files.answers(), problem=problem)
 
     def _wait(self, files: ProcessFiles, cases: int) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
@@ -216,7 +207,7 @@ class Server:
             ended = None if self._process is None else self._process.poll()
             if self._process is None or ended == ANOTHER_SERVER:
                 self._process = None
-                self.start()
+                self._start()
             elif ended is not None:
                 files.end(ended)
                 self._process = None
@@ -233,11 +224,6 @@ class Server:
         log = self._folder / "log"
         last = log.read_bytes().decode(errors="replace").strip().splitlines()[-8:] if log.exists() else []
         return "\n".join([what, *last])
-
-
-def not_run(error: Exception) -> Answers:
-    """Return the answers of a process that there was no room for."""
-    return Answers(problem=f"it could not be run: {error}")
 
 
 def start_pytest(
@@ -263,7 +249,7 @@ def start_pytest(
         program: what it runs.
         tool: a command that runs the process under its watch.
     """
-    state.write_bytes(pickle.dumps(state_of(config, nodeids, changes)))
+    state.write_bytes(pickle.dumps(_state(config, nodeids, changes)))
     return subprocess.Popen(  # noqa: S603 - our own program
         [*tool, sys.executable, "-c", program, str(state)],
         cwd=config.invocation_params.dir,
@@ -282,16 +268,10 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def state_of(
+def _state(
     config: pytest.Config, nodeids: Sequence[str], changes: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Return what a fresh process needs to run tests as this one does: path, options, arguments.
-
-    Args:
-        config: of this process.
-        nodeids: the tests.
-        changes: options that are others there, by the names that they have in `config.option`.
-    """
+    """Return what a fresh process needs to run tests as this one does: path, options, arguments."""
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
     neutral = {name: value for name, value in _NEUTRAL.items() if name in options}
     plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
@@ -309,7 +289,6 @@ def state_of(
 
 
 def _travels(value: Any) -> bool:
-    """Return whether an option's value can be given to another process."""
     try:
         pickle.dumps(value)
     except Exception:  # noqa: BLE001 - pickling somebody's object may raise anything

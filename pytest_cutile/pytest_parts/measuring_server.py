@@ -67,7 +67,6 @@ class MeasuringServer:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember why a test could not measure."""
         if not report.passed:
             reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
             self._problems.setdefault(report.nodeid, f"{reason}")

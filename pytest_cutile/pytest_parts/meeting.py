@@ -1,9 +1,8 @@
 """Fresh processes for all workers of pytest-xdist: they meet when their tests have run.
 
-What is pending in any worker is measured together, by one server on each GPU, as without workers. The
-controller owns the servers and a folder. A worker, say gw0, writes `gw0.pending` when its first case is
-pending, so that the server can get ready, and `gw0.post` when its tests have run, once for each look. When
-all workers that still run have posted, the controller lets the fresh processes measure what all of them ask
+The controller owns a server on each GPU, and a folder. A worker, say gw0, writes `gw0.pending` when its first
+case is pending, so that the server can get ready, and `gw0.post` when its tests have run, once for each look.
+When all workers that still run have posted, the controller lets fresh processes measure what all of them ask
 for, and writes `gw0.reply`.
 """
 
@@ -18,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,59 +66,16 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What was unexpected; then there is nothing else."""
 
 
-class Measuring(Protocol):
-    """Where a process has its pending cases measured."""
-
-    def prepare(self, nodeids: Sequence[str]) -> None:
-        """Get ready to measure some of these tests."""
-
-    def comparisons_of_run(self, own: int) -> int:
-        """Return how many comparisons the whole run makes, given those of this process."""
-
-    def ask(self, requests: Mapping[str, Request], processes: int) -> Sequence[Answers]: ...
-
-    def close(self) -> None: ...
-
-
-class Alone:
-    """A process that meets no others has a server of its own."""
-
-    def __init__(self, config: pytest.Config, progress: Callable[[str], None], processes: int) -> None:
-        self._config = config
-        self._progress = progress
-        self._processes = processes
-        """Processes of the run, which are taken to make as many comparisons as this one."""
-        self._server: Server | None = None
-
-    def prepare(self, nodeids: Sequence[str]) -> None:
-        self._server = Server(self._config, self._progress, nodeids)
-        _start(self._server)
-
-    def comparisons_of_run(self, own: int) -> int:
-        return own * self._processes
-
-    def ask(self, requests: Mapping[str, Request], processes: int) -> Sequence[Answers]:
-        if self._server is None:
-            raise RuntimeError("nothing was pending")
-        return self._server.ask(requests, processes)
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-
 class Worker:
-    """A worker of pytest-xdist asks the controller."""
+    """A worker of pytest-xdist asks the controller, as it would ask a server of its own."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, nodeids: Sequence[str]) -> None:
         self._folder = folder
         self._name = name
         self._controller = os.getppid()
         self._comparisons = 0
-
-    def prepare(self, nodeids: Sequence[str]) -> None:
         gpu = {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
-        write_message(self._folder / f"{self._name}.pending", Pending(nodeids=[*nodeids], gpu=gpu))
+        write_message(folder / f"{name}.pending", Pending(nodeids=[*nodeids], gpu=gpu))
 
     def comparisons_of_run(self, own: int) -> int:
         self._comparisons = own
@@ -226,10 +182,9 @@ class Meeting:
             return
         gpu = self._gpus[name] = pending.gpu.get("CUDA_VISIBLE_DEVICES", "")
         if gpu not in self._servers:
-            self._servers[gpu] = Server(
-                self._config, self._progress, pending.nodeids, pending.gpu, stopping=self._stopping
-            )
-            self._threads.submit(_start, self._servers[gpu]).result()
+            start = functools.partial(Server, environment=pending.gpu, stopping=self._stopping)
+            starting = self._threads.submit(start, self._config, self._progress, pending.nodeids)
+            self._servers[gpu] = starting.result()
 
     def _replies(self, posts: Mapping[str, Post]) -> dict[str, Reply]:
         try:
@@ -256,12 +211,14 @@ class Meeting:
         return {gpu: future.result() for gpu, future in futures.items()}
 
 
-def measuring_for(config: pytest.Config, progress: Callable[[str], None]) -> Measuring:
-    """Return where this process has its pending cases measured."""
+def measuring_for(
+    config: pytest.Config, progress: Callable[[str], None], nodeids: Sequence[str]
+) -> Server | Worker:
+    """Return where this process has its pending cases measured, which are of some of these tests."""
     workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
     if FOLDER in workerinput:
-        return Worker(Path(workerinput[FOLDER]), workerinput["workerid"])
-    return Alone(config, progress, processes=int(workerinput.get("workercount", 1)))
+        return Worker(Path(workerinput[FOLDER]), workerinput["workerid"], nodeids)
+    return Server(config, progress, nodeids, alike=int(workerinput.get("workercount", 1)))
 
 
 def _is_here(node: Any) -> bool:
@@ -274,9 +231,3 @@ def _both(one: Request, other: Request) -> Request:
     """Return what serves two workers that run the same test, as with `--dist each`."""
     sustained, revision = one.sustained or other.sustained, one.revision or other.revision
     return Request(nodeid=one.nodeid, revision=revision, sustained=sustained)
-
-
-def _start(server: Server) -> None:
-    """Start a server early. If that fails, the one who asks it says so."""
-    with contextlib.suppress(OSError):
-        server.start()

@@ -1,8 +1,6 @@
 """Launches one declared case for a profiler instead of running tests: for `pytest-cutile profile`.
 
-    ncu ... python -m pytest -p pytest_cutile.pytest_parts.profiled_launch --cutile-profile CASE FILE
-
-pytest finds the kernels as in any run. The profiler sees one launch alone: the first calls compile, or tune.
+ncu ... python -m pytest -p pytest_cutile.pytest_parts.profiled_launch --cutile-profile CASE FILE
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ class ProfiledLaunch:
         return True
 
     def _task(self, session: pytest.Session, run: PytestRun) -> Task:
-        """Return a task of the case for the GPU at hand."""
         from pytest_cutile.pytest_parts.collection import DeclaredTest
 
         tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
@@ -79,7 +76,6 @@ class ProfiledLaunch:
 
 
 def describe(session: Session, task: Task) -> ProfiledCase:
-    """Return what is known of a case without launching it."""
     from pytest_cutile.gates.compiled_facts import compiled_facts
     from pytest_cutile.gates.declared import compile_case
     from pytest_cutile.profiling.profiled_case import ProfiledCase
@@ -103,7 +99,9 @@ def describe(session: Session, task: Task) -> ProfiledCase:
 
 
 def launch_once(session: Session, task: Task) -> None:
-    """Launch a case on the inputs that the speed gate times, with the profiler watching the last launch.
+    """Launch a case on the inputs that the speed gate times; the profiler sees the last launch alone.
+
+    The first ones compile, or tune.
 
     Raises:
         GateSkipped: there is no such GPU.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
-    """Return the files that were asked for; none in workers of pytest-xdist."""
     paths: dict[ReportFormat, Path] = {}
     for report_format in FORMATS:
         text = config.getoption(report_format.option)

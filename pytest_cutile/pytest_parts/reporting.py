@@ -22,7 +22,6 @@ PROPERTY = "cutile"
 
 
 def results_of(report: pytest.TestReport) -> list[Result]:
-    """Return the gate results that a test's report carries."""
     carried = [value for name, value in report.user_properties if name == PROPERTY]
     if not carried:
         return []
@@ -31,7 +30,7 @@ def results_of(report: pytest.TestReport) -> list[Result]:
     return [Result.from_builtins(value) for value in carried]  # type: ignore[arg-type]
 
 
-def _failed_test(report: pytest.TestReport, results: Sequence[Result]) -> FailedTest:
+def _failed_test(report: pytest.TestReport, blamed: Sequence[Result]) -> FailedTest:
     """Return a failure as it stands now: the terminal shortens it when the run ends."""
     from pytest_cutile.reports.cases import FailedTest
 
@@ -45,7 +44,7 @@ def _failed_test(report: pytest.TestReport, results: Sequence[Result]) -> Failed
         text=text,
         # The first line: of a regression the others accept it.
         command=commands[-1].partition(" \\\n")[0] if commands else shlex.join(["pytest", report.nodeid]),
-        results=tuple(_blamed(results)),
+        results=tuple(blamed),
     )
 
 
@@ -78,9 +77,11 @@ class Results:
         for kernel in {result.kernel for result in results}:
             self.seconds[kernel] += report.duration
         if report.failed:
-            self._add_failure(results)
+            blamed = _blamed(results)
+            self.failed += blamed
+            self.other_failures += not blamed
             if results:
-                self.failed_tests.append(_failed_test(report, results))
+                self.failed_tests.append(_failed_test(report, blamed))
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
             return
         self.all += results
@@ -111,8 +112,3 @@ class Results:
         """Name the result behind a failure that was counted as none of a kernel."""
         self.failed.append(result)
         self.other_failures -= 1
-
-    def _add_failure(self, results: list[Result]) -> None:
-        blamed = _blamed(results)
-        self.failed += blamed
-        self.other_failures += not blamed

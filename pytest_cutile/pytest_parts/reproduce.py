@@ -39,19 +39,18 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
 
         seed = f" (seed {seed_from(item.nodeid) if task is None else seed_of(task.case, item.nodeid)})"
         interpreted = session.target.interprets(arch)
-    return f"Reproduce{seed}:\n  {repeat_command(item, session.settings, arch, interpreted=interpreted)}"
+    return f"Reproduce{seed}:\n  {_command(item, session.settings, arch, interpreted=interpreted)}"
 
 
 def how_to_accept(item: pytest.Item, session: Session) -> str:
-    """Return the command that records a regression of a test as its baseline."""
-    command = repeat_command(item, session.settings, arch_of(item, session), interpreted=False)
+    command = _command(item, session.settings, arch_of(item, session), interpreted=False)
     return (
         "To accept it (the reason is stored with the baseline):\n"
         f"  {command} \\\n    --update-baselines --reason 'why it is worse'"
     )
 
 
-def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
+def _command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
     """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""
     config = item.config
     # Ids begin in the root folder, and the command in the one that this run was started in.

@@ -82,7 +82,6 @@ class PytestRun:
 
     @cached_property
     def locations(self) -> list[KernelLocation]:
-        """Where kernels may be declared."""
         from pytest_cutile.pytest_parts.collection import locate
 
         return [locate(name, self.config.rootpath) for name in self.settings.kernels]
@@ -103,7 +102,6 @@ class PytestRun:
             choose_gpu(*self.worker_place)
 
     def close(self) -> None:
-        """Stop what still compiles, and leave the run."""
         if self._own_variable:
             os.environ.pop(RUN_VARIABLE, None)
         if self.has_session:
@@ -119,5 +117,4 @@ def run_of(config: pytest.Config) -> PytestRun:
 
 
 def session_of(config: pytest.Config) -> Session:
-    """Return the session of a run; the first call builds it."""
     return run_of(config).session

@@ -1,8 +1,7 @@
 """Tests run once more under NVIDIA's compute-sanitizer, whose findings become failures of the tests.
 
-It watches a whole process, from its start. So the selected tests run in a fresh one, for each tool, where
-kernels are launched and nothing is compared: references would be watched as well, at a hundredth of their
-speed. Where something is found, halves of the tests run again until it is known which one it was.
+It watches a whole process, from its start: a fresh one for each tool, where kernels are launched and nothing
+is compared. Where something is found, halves of the tests run again until it is known which one it was.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from pytest_cutile.compiler.toolchain import find_tool
 from pytest_cutile.pytest_parts.fresh_process import kill, start_pytest
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
+from pytest_cutile.quantities import counted
 from pytest_cutile.temporary import temporary_folder
 from pytest_cutile.verdicts import Reason
 
@@ -118,8 +118,7 @@ class Sanitizing:
 
     def _try(self, tool: str, nodeids: Sequence[str]) -> str | None:
         """Run tests under `tool`; return what it finds, None if nothing."""
-        count = len(nodeids)
-        self._session.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
+        self._session.progress(f"compute-sanitizer ({tool}): {counted(len(nodeids), 'test')}")
         with temporary_folder() as name:
             log, output, missing = self._run(tool, nodeids, Path(name))
         if log.is_clean and not missing:
@@ -127,7 +126,7 @@ class Sanitizing:
         if log.is_clean or log.errors is None:
             broken_off = log.describe(tool) if log.errors is None else ""
             last = "\n".join(f"  {line}" for line in output.strip().splitlines()[-6:])
-            lost = f"{len(missing)} of {count} tests did not run"
+            lost = f"{len(missing)} of {len(nodeids)} tests did not run"
             return f"{_BROKEN} ({tool}): {lost}\n{broken_off}\n{last}".rstrip()
         return log.describe(tool)
 
@@ -174,6 +173,5 @@ class Sanitized:
 
 
 def checks_kernels(item: pytest.Item) -> bool:
-    """Say whether a test compares kernels with references."""
     fixtures = getattr(item, "fixturenames", ())
     return item.get_closest_marker("cutile_correct") is not None or "check_kernel" in fixtures

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_cutile.quantities import counted
+
 _PREFIX = re.compile(r"^=========(?: (.*))?$")
 _SUMMARY = re.compile(r"^ERROR SUMMARY: (\d+) errors?$")
 _HAZARDS = re.compile(r"^RACECHECK SUMMARY: .*\((\d+) errors?, \d+ warnings?\)")
@@ -38,7 +40,7 @@ class SanitizerLog:
         if self.errors is None:
             last = "\n".join(f"  {line}" for line in self.text.strip().splitlines()[-_SHOWN_LINES:])
             return f"compute-sanitizer ({tool}) did not come to its end:\n{last or '  it said nothing'}"
-        lines = [f"compute-sanitizer ({tool}) found {self.errors} error{'s' * (self.errors != 1)}:"]
+        lines = [f"compute-sanitizer ({tool}) found {counted(self.errors, 'error')}:"]
         for finding in self.findings[:_SHOWN]:
             lines += [f"  {line}" for line in finding.splitlines()[:_SHOWN_LINES]]
         if len(self.findings) > _SHOWN:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from pytest_cutile.gates import REGISTRY
+from pytest_cutile.gates import gate_of
 
 QUIET_SECONDS = 2.0
 """Silence of pytest after which the status line appears on a terminal."""
@@ -23,8 +22,6 @@ LOG_SECONDS = 30.0
 TICK_SECONDS = 0.25
 ENOUGH_TESTS = 3
 """Tests of a kind that must have ended before others of that kind are estimated."""
-_OURS = re.compile(rf"::({'|'.join(gate.name for gate in REGISTRY)}|search)\[")
-"""Tests of declared kernels, by their ids: what pytest-xdist's controller knows of its workers' tests."""
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _LINE_BELOW = "\x1bD\x1b[A"
 """Makes sure that there is a line below: the screen scrolls, and the cursor stays in its column."""
@@ -44,26 +41,22 @@ class TimeLeft:
 
     @property
     def processes(self) -> int:
-        """How many processes run the tests."""
         return len(self._workers)
 
     def expect(self, nodeids: Iterable[str], worker: str = "") -> None:
         """Add the selected tests; each worker of pytest-xdist names all of them before the first runs."""
         if not self._workers:
-            self._left = {nodeid: _kind(nodeid) for nodeid in nodeids}
+            self._left = {nodeid: gate_of(nodeid) for nodeid in nodeids}
         self._workers.add(worker)
 
     def began(self, nodeid: str) -> None:
         self._left.pop(nodeid, None)
 
     def took(self, nodeid: str, seconds: float) -> None:
-        self._seconds[_kind(nodeid)].append(seconds)
+        self._seconds[gate_of(nodeid)].append(seconds)
 
     def __str__(self) -> str:
-        """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or where nothing is left.
-
-        The longest test of each kind does not count: the first one waits for what all of them need.
-        """
+        """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or if nothing is left."""
         from pytest_cutile.quantities import counted
 
         kinds = Counter(list(self._left.values()))
@@ -71,6 +64,7 @@ class TimeLeft:
             return ""
         seconds = 0.0
         for kind, count in kinds.items():
+            # Without the longest: the first one waits for what all of them need.
             _, *usual = sorted(self._seconds[kind], reverse=True)
             seconds += count * sum(usual) / len(usual)
         seconds /= self.processes
@@ -78,13 +72,8 @@ class TimeLeft:
         return f", about {shown} for the other {counted(kinds.total(), 'test')}"
 
 
-def _kind(nodeid: str) -> str:
-    found = _OURS.search(nodeid)
-    return found[1] if found else ""
-
-
 class StatusLine:
-    """On a terminal one line below what pytest writes, which stays as it is; in a log a line now and then.
+    """On a terminal one line below what pytest writes; in a log a line now and then.
 
     A thread writes it while a test runs, past pytest's capture, to a copy of the stream that pytest started
     with. pytest writes in its hooks: each of them makes room first.
@@ -129,19 +118,15 @@ class StatusLine:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Keep the stream that pytest writes to, while nothing is captured.
-
-        Without capture (-s) tests write to the terminal themselves: no line stands between that.
-        """
+        """Keep the stream that pytest writes to; not of a terminal that tests write to as well (-s)."""
         if self._reporter is not None and not (self._reporter.isatty and self._shows_output):
             self._stream = _copy_of(sys.stdout)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Remember a test of a worker; this process's own say what they do."""
         self.clear()
         self._time_left.began(nodeid)
-        if self._has_workers and _OURS.search(nodeid):
+        if self._has_workers and gate_of(nodeid):
             self._running[nodeid] = time.monotonic()
             self._start()
 
@@ -167,7 +152,6 @@ class StatusLine:
             self._time_left.expect(item.nodeid for item in session.items)
 
     def pytest_enter_pdb(self) -> None:
-        """Leave the terminal to the debugger."""
         self.clear()
         self._quiet_since = math.inf
 
@@ -180,7 +164,6 @@ class StatusLine:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """End with a clean terminal."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -198,7 +181,6 @@ class StatusLine:
 
     @property
     def _has_workers(self) -> bool:
-        """Whether this is pytest-xdist's controller."""
         return bool(self._plugins.has_plugin("dsession"))
 
     def _start(self) -> None:

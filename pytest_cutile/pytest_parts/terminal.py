@@ -66,10 +66,7 @@ class TerminalSummary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all.
-
-        Files (JUnit, HTML) have got each report whole, when its test ended.
-        """
+        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all."""
         self._is_over = True
         reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or reporter.verbosity > 1:
@@ -114,7 +111,6 @@ class TerminalSummary:
 
 
 def _failed(terminalreporter: Any) -> list[pytest.TestReport]:
-    """Return the reports of failed tests, those that failed in their fixtures included."""
     reports = [report for word in ("failed", "error") for report in terminalreporter.stats.get(word, ())]
     return [report for report in reports if isinstance(report, pytest.TestReport)]
 

@@ -18,7 +18,6 @@ class Controller:
         self._run = run
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Watch over the workers, if there are any."""
         plugins = session.config.pluginmanager
         if plugins.hasplugin("dsession"):
             from pytest_cutile.pytest_parts.deferred import LostTests
@@ -29,7 +28,6 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take along what a worker left out, and what it remarked."""
         del error
         output = getattr(node, "workeroutput", {})
         results = self._run.results

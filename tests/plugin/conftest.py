@@ -47,7 +47,7 @@ import pytest
 import pytest_cutile
 from pytest_cutile.gates.speed import measure_requested
 from pytest_cutile.plugin import session_of
-from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
+from pytest_cutile.pytest_parts import fresh_process
 from pytest_cutile.speed.measure.blocks import PLACEMENTS
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Block, Skipped, Sustained
@@ -128,12 +128,10 @@ def pytest_cutile_make_timer(config):
 
 IN_THIS_PROCESS = """
 
-def measure_here(fresh, cases, processes):
-    session = session_of(fresh.config)
-
+def measure_here(config, cases, processes):
     def measure(pending):
         try:
-            return measure_requested(session, pending.case, pending.request)
+            return measure_requested(session_of(config), pending.case, pending.request)
         except MeasurementFailed as error:
             return error
 
@@ -142,7 +140,7 @@ def measure_here(fresh, cases, processes):
 
 def pytest_configure(config):
     patched = pytest.MonkeyPatch()
-    patched.setattr(FreshProcesses, "__call__", measure_here)
+    patched.setattr(fresh_process, "measure_again", lambda _, *asked: measure_here(config, *asked))
     config.add_cleanup(patched.undo)
 """
 """Measure again without further processes: most tests need none."""

@@ -25,7 +25,7 @@ def test_a_server_that_starts_while_the_run_is_interrupted_is_stopped(pytestconf
     meeting = Meeting(pytestconfig, lambda _: None)
     node = SimpleNamespace(gateway=SimpleNamespace(id="gw0", spec=SimpleNamespace(env={})), workerinput={})
     meeting.pytest_configure_node(node)
-    Worker(Path(node.workerinput[FOLDER]), "gw0").prepare(["test_mine.py::test_mine"])
+    Worker(Path(node.workerinput[FOLDER]), "gw0", ["test_mine.py::test_mine"])
     assert is_starting.wait(10)
     threading.Timer(0.3, may_start.set).start()
     meeting.pytest_sessionfinish()

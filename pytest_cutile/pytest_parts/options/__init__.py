@@ -67,7 +67,6 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Build the settings of this run."""
     fields = {**read_ini(config), **read_arch(config)}
     for option in OPTIONS:
         fields |= option.fields(config)

@@ -17,10 +17,9 @@ _OWN_DEST = "cutile_asked_arch"
 
 
 def hide_arch_from_early_parsing(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Keep the value of `--arch` from being taken for a test path while conftests are looked for.
+    """Keep the value of `--arch`, which is registered later, from being taken for a test path.
 
-    `--arch` is not registered yet then (`add_arch_option` says why), so "sm_121" in `--arch sm_121`
-    would look like a path, and pytest would not load the conftests of `testpaths`.
+    Else pytest would not load the conftests of `testpaths`.
     """
     if "--arch" not in args:
         return
@@ -30,11 +29,10 @@ def hide_arch_from_early_parsing(early_config: pytest.Config, parser: pytest.Par
 
 
 def add_arch_option(parser: pytest.Parser, args: Sequence[str]) -> None:
-    """Register `--arch` if the command line needs it and no plugin or conftest has one.
+    """Register `--arch` if the command line needs it and no plugin or conftest has one, whose value wins.
 
-    It must wait until the initial conftests are loaded: a conftest that defines `--arch` itself gets
-    an error if the name is taken, and loses its other options with it. Theirs wins, and `read_arch`
-    uses its value. Conftests that pytest finds even later get the name as long as nobody typed it.
+    It must wait until the initial conftests are loaded: a conftest that defines `--arch` itself gets an error
+    if the name is taken, and loses its other options with it.
     """
     if not any(arg in ("-h", "--help", "--arch") or arg.startswith("--arch=") for arg in args):
         return

@@ -11,23 +11,35 @@ from pytest_cutile.pytest_parts.options.option import Fields, Option, Repeat
 
 
 def _read_baseline(config: pytest.Config) -> Fields:
-    text = config.getoption("--perf-baseline")
-    return {"baseline_path": _path(config, text), "baseline_revision": _revision(config, text)}
-
-
-def _path(config: pytest.Config, text: str | None) -> Path | None:
+    text, update = config.getoption("--perf-baseline"), config.getoption("--update-baselines")
+    path = revision = None
     if text is None:
-        return config.rootpath / "baselines"
-    if not text.strip():
-        raise pytest.UsageError("--perf-baseline is empty: give a directory, a JSON file, or 'none'")
-    update = config.getoption("--update-baselines")
-    if text == "none":
+        path = config.rootpath / "baselines"
+    elif text == "none":
         if update:
             raise pytest.UsageError("--perf-baseline none leaves --update-baselines no file to write to")
-        return None
-    if text.startswith("git:"):
-        return None
-    path = Path(os.path.abspath(config.invocation_params.dir / Path(text).expanduser()))  # noqa: PTH100
+    elif text.startswith("git:"):
+        revision = _revision(text, update=update)
+    else:
+        path = _path(text, config.invocation_params.dir, update=update)
+    return {"baseline_path": path, "baseline_revision": revision}
+
+
+def _revision(text: str, *, update: bool) -> str:
+    if update:
+        raise pytest.UsageError(
+            f"--perf-baseline {text} compares two revisions and stores nothing: leave out --update-baselines"
+        )
+    revision = text.removeprefix("git:")
+    if not revision:
+        raise pytest.UsageError("--perf-baseline git: names no revision; give e.g. git:main or git:HEAD~1")
+    return revision
+
+
+def _path(text: str, folder: Path, *, update: bool) -> Path:
+    if not text.strip():
+        raise pytest.UsageError("--perf-baseline is empty: give a directory, a JSON file, or 'none'")
+    path = Path(os.path.abspath(folder / Path(text).expanduser()))  # noqa: PTH100
     from pytest_cutile.baselines.errors import BaselineError
     from pytest_cutile.baselines.store import check_location
 
@@ -42,19 +54,6 @@ def _path(config: pytest.Config, text: str | None) -> Path | None:
             f"{text} --update-baselines{revision}"
         )
     return path
-
-
-def _revision(config: pytest.Config, text: str | None) -> str | None:
-    if text is None or not text.startswith("git:"):
-        return None
-    if config.getoption("--update-baselines"):
-        raise pytest.UsageError(
-            f"--perf-baseline {text} compares two revisions and stores nothing: leave out --update-baselines"
-        )
-    revision = text.removeprefix("git:")
-    if not revision:
-        raise pytest.UsageError("--perf-baseline git: names no revision; give e.g. git:main or git:HEAD~1")
-    return revision
 
 
 def _read_reason(config: pytest.Config) -> Fields:

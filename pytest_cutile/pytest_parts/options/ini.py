@@ -92,7 +92,6 @@ def add_ini_keys(parser: pytest.Parser) -> None:
 
 
 def read_ini(config: pytest.Config) -> Fields:
-    """Return the fields of `Settings` that configuration files decide."""
     _refuse_unknown_keys(config)
     return {key.field: key.parse(key.name, _value(config, key)) for key in INI_KEYS}
 

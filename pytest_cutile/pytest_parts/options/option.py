@@ -79,7 +79,6 @@ class Option(NamedTuple):
         )
 
     def fields(self, config: pytest.Config) -> Fields:
-        """Return the fields of `Settings` that the option decides."""
         if self.read is not None:
             return self.read(config)
         return {self.dest: config.getoption(self.name)}
