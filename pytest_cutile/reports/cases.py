@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Tone
+from pytest_cutile.reports.document import Column, Tone
 from pytest_cutile.results import CorrectResult, Result
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
+
+if TYPE_CHECKING:
+    AnyResult: TypeAlias = Result
+else:  # the union of all gates' results: msgspec reads the one that is tagged with the gate's name
+    AnyResult = functools.reduce(operator.or_, Result.__subclasses__())
 
 
 class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +35,7 @@ class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole message."""
     command: str
     """Shell command that repeats the test."""
-    results: Sequence[Result]
+    results: Sequence[AnyResult]
     """The results that failed it."""
 
 
@@ -56,6 +64,14 @@ class RunOutcome:
     """Versions, commit and command line."""
     baselines: Path | None = None
     """Folder or file of the stored baselines; None where nothing stored was compared."""
+
+    @functools.cached_property
+    def _failed_cases(self) -> set[tuple[str, ...]]:
+        return {result.case_id for result in self.failed}
+
+    def has_failed(self, result: Result) -> bool:
+        """Say whether a test of its gate and case failed, with whatever inputs."""
+        return result.case_id in self._failed_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +179,12 @@ def gate_position(result: Result) -> int:
     return Result.__subclasses__().index(type(result))
 
 
-def figure_titles(figures: Iterable[Mapping[str, str]]) -> list[str]:
-    return list(dict.fromkeys(title for row in figures for title in row))
+def figure_cells(rows: Iterable[CaseRow | Result]) -> tuple[list[Column], list[list[str]]]:
+    """Return a column for each title of the rows' figures, and their cells for each row."""
+    figures = [row.figures for row in rows]
+    titles = dict.fromkeys(title for own in figures for title in own)
+    cells = [[own.get(title, "") for title in titles] for own in figures]
+    return [Column(title, right=True) for title in titles], cells
 
 
 def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
