@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -281,15 +280,18 @@ def sparkline(values: Sequence[float]) -> str:
 def histograms(groups: Sequence[Sequence[float]]) -> list[str]:
     """Return how each group of values is distributed, as bars over one axis; no bar where no value is."""
     low, high = min(map(min, groups)), max(map(max, groups))
-    step = (high - low) / _BINS or 1.0
     rows = []
     for values in groups:
-        counts = Counter(min(int((value - low) / step), _BINS - 1) for value in values)
-        most = max(counts.values())
-        rows.append(
-            "".join(
-                BARS[counts[place] * (len(BARS) - 1) // most] if counts[place] else " "
-                for place in range(_BINS)
-            )
-        )
+        counts = count_in_bins(values, low, high, _BINS)
+        most = max(counts)
+        rows.append("".join(BARS[count * (len(BARS) - 1) // most] if count else " " for count in counts))
     return rows
+
+
+def count_in_bins(values: Iterable[float], low: float, high: float, bins: int) -> list[int]:
+    """Return how many values lie in each of so many equal parts of the range from `low` to `high`."""
+    counts = [0] * bins
+    for value in values:
+        share = (value - low) / ((high - low) or 1.0)
+        counts[min(int(share * bins), bins - 1)] += 1
+    return counts
