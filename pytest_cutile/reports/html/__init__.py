@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -38,77 +39,67 @@ def render_html(report: Report) -> str:
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
     anchors = {key: f"d-{identifier(key)}" for own in groups.values() for key in own}
+    kernel_ids = {name: identifier("kernel", name) for name in groups}
     failures, untold = _failures(report)
-    known = {
-        "report": report,
-        "failures": failures,
-        "untold": untold,
-        "verdicts": _verdicts(report),
-        "choices": _choices(report),
-        "title": _title(report),
-        "script": Markup(text_of("page.js")),  # noqa: S704 - ours
-    }
-    page = environment.get_template("page.html.jinja")
-    sections: dict[str, dict[str, Any]] = {
-        name: {"name": name, "id": identifier("kernel", name), "head": "", "details": ()} for name in groups
-    }
-    without = page.render(**known, anchors=anchors, kernels=sections.values(), left_out="some")
-    room = PAGE_BYTES - len(without.encode())
-    heads: dict[str, Markup] = {}
-    details: dict[str, Markup] = {}
-    for part in sorted(_parts(groups, anchors, report, environment), key=lambda part: part.urgency):
-        text = part.render()
+    page = partial(
+        environment.get_template("page.html.jinja").render,
+        report=report,
+        failures=failures,
+        untold=untold,
+        verdicts=_verdicts(report),
+        choices=_choices(report),
+        title=_title(report),
+        script=Markup(text_of("page.js")),  # noqa: S704 - ours
+    )
+
+    def kernels(shown: Mapping[str, Markup]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "id": kernel_ids[name],
+                "head": shown.get(kernel_ids[name], ""),
+                "details": [shown[anchors[key]] for key in own if anchors[key] in shown],
+            }
+            for name, own in groups.items()
+        ]
+
+    room = PAGE_BYTES - len(page(anchors=anchors, kernels=kernels({}), left_out="some").encode())
+    shown: dict[str, Markup] = {}
+    parts = _parts(groups, anchors, kernel_ids, report, environment)
+    for _, part_id, text in sorted(parts, key=itemgetter(0)):
         if (size := len(text.encode())) <= room:
             room -= size
-            shown = Markup(text)  # noqa: S704 - a template has escaped it
-            (details if part.of_case else heads)[part.name] = shown
-    for name, own in groups.items():
-        sections[name]["head"] = heads.get(name, "")
-        sections[name]["details"] = [details[key] for key in own if key in details]
-    kernels = [one for one in sections.values() if one["head"] or one["details"]]
-    anchors = {key: anchor for key, anchor in anchors.items() if key in details}
-    missing = sum(map(len, groups.values())) - len(details), len(groups) - len(heads)
+            shown[part_id] = Markup(text)  # noqa: S704 - a template has escaped it
+    detailed = {key: anchor for key, anchor in anchors.items() if anchor in shown}
+    missing = len(anchors) - len(detailed), len({*kernel_ids.values()} - shown.keys())
     left_out = " and ".join(
         f"{counted(count, name)} without {what}"
         for count, name, what in zip(missing, ("case", "kernel"), ("details", "plots"), strict=True)
         if count
     )
-    return page.render(**known, anchors=anchors, kernels=kernels, left_out=left_out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What is left out where the page would be too large: the details of a case, or a kernel's plots."""
-
-    name: str
-    """The case's key, or the kernel's name."""
-    of_case: bool
-    urgency: float
-    render: Callable[[], str]
+    filled = [kernel for kernel in kernels(shown) if kernel["head"] or kernel["details"]]
+    return page(anchors=detailed, kernels=filled, left_out=left_out)
 
 
 def _parts(
     groups: Mapping[str, Mapping[str, Sequence[ReportedCase]]],
     anchors: Mapping[str, str],
+    kernel_ids: Mapping[str, str],
     report: Report,
     environment: jinja2.Environment,
-) -> Iterator[_Part]:
+) -> Iterator[tuple[float, str, str]]:
+    """Yield what is left out where there is no room, with its urgency and id: details, and kernels' plots."""
     of_case = environment.get_template("case.html.jinja")
     of_kernel = environment.get_template("kernel.html.jinja")
-
-    def details(key: str, cases: Sequence[ReportedCase], urgency: int) -> str:
-        shown = case_details(cases, report)
-        return of_case.render(cases=cases, key=key, anchor=anchors[key], is_open=urgency == 0, shown=shown)
-
-    def plots(kernel: str) -> str:
-        return of_kernel.render(name=kernel, kernel=shown_kernel(groups[kernel], report))
-
     for kernel, own in groups.items():
-        yield _Part(name=kernel, of_case=False, urgency=PLOTS_URGENCY, render=partial(plots, kernel))
+        plots = of_kernel.render(name=kernel, kernel=shown_kernel(own, report))
+        yield PLOTS_URGENCY, kernel_ids[kernel], plots
         for key, cases in own.items():
-            urgency = min(map(_urgency, cases))
-            render = partial(details, key, cases, urgency)
-            yield _Part(name=key, of_case=True, urgency=urgency, render=render)
+            urgency, shown = min(map(_urgency, cases)), case_details(cases, report)
+            text = of_case.render(
+                cases=cases, key=key, anchor=anchors[key], is_open=urgency == 0, shown=shown
+            )
+            yield urgency, anchors[key], text
 
 
 # -- overview -----------------------------------------------------------------------------------------
