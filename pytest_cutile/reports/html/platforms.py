@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cutile.platforms.published import QWEN2_7B
 from pytest_cutile.quantities import counted, format_ratio
 from pytest_cutile.reports.html.kernel import SIZES, ladders, short_dtype
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture, ratio_plot
@@ -72,21 +71,16 @@ def _ratios(comparison: PlatformComparison, place: int) -> dict[str, list[Dot]]:
         ratio = case.ratios[place - 1]
         if ratio:
             rows[case.kernel].append(Dot(x=ratio, y=0, title=f"{case.name}: {format_ratio(ratio)}"))
-    if sorted(comparison.nvidias) == [0, place]:
-        turned = -1 if comparison.is_turned else 1
-        published = [(one.title, one.ratio) for one in comparison.unmatched]
-        published += [(f"Qwen2-7B, {pair.title}", pair.ratio) for pair in QWEN2_7B]
-        for title, ratio in published:
-            shown = ratio**turned
-            rows[title].append(
-                Dot(x=shown, y=0, title=f"{title}, published: {format_ratio(shown)}", is_hollow=True)
-            )
+    if comparison.nvidias == [0, place]:
+        for one in comparison.others:
+            title = f"{one.title}, published: {format_ratio(one.ratio)}"
+            rows[one.title].append(Dot(x=one.ratio, y=0, title=title, is_hollow=True))
     return rows
 
 
 def _limits(comparison: PlatformComparison, place: int) -> dict[str, float]:
     """Return what is specified: ratios of memory bandwidth, and of peak rates that the cases can reach."""
-    dtypes = {case.dtype for case in comparison.cases if case.metric == "TFLOPS"} or {"float16"}
+    dtypes = {case.work.dtype for case in comparison.cases if case.metric == "TFLOPS"} or {"float16"}
     limits: dict[str, float] = {}
     for limit in limits_of(comparison.files):
         ratio = limit.ratios[place - 1]
