@@ -8,12 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_cutile.baselines.entries import (
-    PairedChange,
-    Record,
-    SpeedBaselines,
-    environment_changes,
-)
+from pytest_cutile.baselines.entries import PairedChange, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_commit, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
@@ -64,7 +59,7 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.burst_us or self.sustained_us
 
     def spread(self, regime: str) -> float:
-        """Return by how much half of the samples scatter around the time, as a fraction; 0 if not known."""
+        """Return `burst_spread` in bursts; 0 in another regime, where it is not known."""
         return self.burst_spread if regime == "burst" else 0.0
 
     def us(self, regime: str) -> float | None:
@@ -72,13 +67,11 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Comparison(NamedTuple):
-    """One way to compare a session with an earlier one."""
+    """A session beside an earlier one, which has a place among the points."""
 
     place: int
-    """Of the earlier one among the points."""
     change: float
     margin: float
-    """The change is a step if it is larger."""
     is_paired: bool = False
 
     @property
@@ -98,30 +91,49 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
     anchor = anchor_of(entry)
     points: list[HistoryPoint] = []
     sessions = [baselines.sessions[record.session] for record in entry.records]
+    environments = [session.environment for session in sessions]
     for record, session in zip(entry.records, sessions, strict=True):
         point = HistoryPoint(
             at=session.at,
             commit=session.commit,
             gpu_uuid=session.gpu_uuid,
-            burst_us=_us(record, "burst"),
-            sustained_us=_us(record, "sustained"),
-            burst_spread=_burst_spread(record),
+            burst_us=_median_of(run.burst_us for run in record.runs),
+            sustained_us=_median_of(run.sustained_us for run in record.runs),
+            burst_spread=_median_of(run.spread for run in record.runs if run.burst_us is not None) or 0.0,
             paired=record.changes,
             is_anchor=record is anchor,
             moved=record.moved,
             reason=record.reason,
         )
-        found = _compare(point, points)
-        if found is not None:
-            earlier = sessions[found.place].environment
-            changes = tuple(environment_changes(earlier, session.environment))
-            point = replace(_with_change(point, points, found), environment_changes=changes)
-        points.append(point)
+        points.append(_compared(point, points, environments))
     return points
 
 
-def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison | None:
-    """Choose what a session is compared with, as `history_points` says; None if there is nothing."""
+def _compared(
+    point: HistoryPoint, points: Sequence[HistoryPoint], environments: Sequence[Mapping[str, str]] = ()
+) -> HistoryPoint:
+    """Return a point with its change since one of the earlier `points`, if there is one to compare it with.
+
+    `environments` are those of all sessions; empty where they are not known.
+    """
+    comparison = _comparison(point, points)
+    if comparison is None:
+        return point
+    place = comparison.place
+    earlier = points[place]
+    changes = environment_changes(environments[place], environments[len(points)]) if environments else ()
+    return replace(
+        point,
+        change=comparison.change,
+        since=earlier.commit,
+        is_step=comparison.is_step,
+        on_another_gpu=not comparison.is_paired and earlier.gpu_uuid != point.gpu_uuid,
+        environment_changes=tuple(changes),
+    )
+
+
+def _comparison(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison | None:
+    """Choose what a session is compared with, as `history_points` says."""
     timed = [
         place
         for place, one in enumerate(points)
@@ -145,19 +157,6 @@ def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison
     return next(iter([*steps, *(one for one in comparisons if not one.is_paired)]), None)
 
 
-def _with_change(
-    point: HistoryPoint, points: Sequence[HistoryPoint], comparison: _Comparison
-) -> HistoryPoint:
-    earlier = points[comparison.place]
-    return replace(
-        point,
-        change=comparison.change,
-        since=earlier.commit,
-        is_step=comparison.is_step,
-        on_another_gpu=not comparison.is_paired and earlier.gpu_uuid != point.gpu_uuid,
-    )
-
-
 def point_of_run(
     result: SpeedResult, points: Sequence[HistoryPoint], *, at: str, commit: str
 ) -> HistoryPoint:
@@ -178,8 +177,7 @@ def point_of_run(
         sustained_us=result.sustained_us_per_launch,
         burst_spread=relative_spread(bursts) if usable(bursts) else 0.0,
     )
-    found = None if before is None else _compare(point, points)
-    return point if found is None else _with_change(point, points, found)
+    return point if before is None else _compared(point, points)
 
 
 def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
@@ -192,14 +190,9 @@ def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
     return regimes + (["sustained"] if any(not point.burst_us for point in timed) else [])
 
 
-def _us(record: Record, regime: str) -> float | None:
-    times = [us for run in record.runs if (us := run.time_us(regime)) is not None]
-    return median(times) if times else None
-
-
-def _burst_spread(record: Record) -> float:
-    spreads = [run.spread for run in record.runs if run.burst_us is not None]
-    return median(spreads) if spreads else 0.0
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _change(before: HistoryPoint, point: HistoryPoint) -> float | None:
