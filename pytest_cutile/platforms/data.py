@@ -17,7 +17,6 @@ class Architecture:
     """What one streaming multiprocessor (SM) of an architecture has; `gpus.toml` explains the figures."""
 
     name: str
-    """In cuTile's spelling: "sm_90"."""
     relative: str | None = None
     max_threads_per_sm: int
     max_blocks_per_sm: int
@@ -38,7 +37,6 @@ class Architecture:
     memory_clocks: int | None = None
     """For which a block waits for its first loads and last stores; None where not measured."""
     source: str
-    """Document (title and address) that the architecture's own figures come from."""
     note: str = ""
 
     @property
@@ -68,7 +66,6 @@ class Platform:
     names: tuple[str, ...]
     """Device names, exactly as NVML and torch report them: ("NVIDIA H200",)."""
     arch: str
-    """Architecture in cuTile's spelling: "sm_90"."""
     sm_count: int
     memory: str | None = None
     memory_bandwidth_gb_s: float
@@ -79,15 +76,13 @@ class Platform:
     """Only of the GPU that represents its architecture, and of the fallback."""
     reaches_max_clock: str = ""
     source: str
-    """Document (title and address) that the figures come from."""
     note: str = ""
 
     def tflops_limit(self, dtype: str, *, max_sm_clock_mhz: float | None = None) -> float | None:
         """Return the rate in TFLOPS that no kernel on `dtype` operands can exceed; None where unknown.
 
         Published rates hold at the published boost clock, but a GPU may clock higher for a while (an H200
-        is rated at 1830 MHz and reaches 1980). Pass the highest SM clock of the measurement, or of the GPU,
-        and the limit grows with it; it never shrinks below the published rate.
+        is rated at 1830 MHz and reaches 1980): the limit grows with `max_sm_clock_mhz`.
         """
         rate = self.dense_tflops.get(dtype)
         if rate is None or max_sm_clock_mhz is None or self.boost_clock_mhz is None:
@@ -100,7 +95,6 @@ class HardwareTables:
     """All of `gpus.toml`."""
 
     architectures: Mapping[str, Architecture]
-    """By name, oldest first."""
     platforms: tuple[Platform, ...]
     """In the order of the file: the first of an architecture represents it."""
     fallback: Platform

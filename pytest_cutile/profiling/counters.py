@@ -17,7 +17,6 @@ class KernelCounters:
     """What was counted during one launch."""
 
     kernel: str
-    """Name of the kernel's function."""
     grid: str
     """As Nsight Compute prints it: "(256, 1, 1)"."""
     values: Mapping[str, float]

@@ -28,15 +28,12 @@ class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
 
     nodeid: str
     headline: str
-    """What is wrong, in one line."""
     place: str
     """File and line of the user's test or declaration; empty where it is not known."""
     text: str
-    """The whole message."""
     command: str
     """Shell command that repeats the test."""
     results: Sequence[AnyResult]
-    """The results that failed it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,6 @@ class RunOutcome:
     """What is known when a run ends: every report format gets it."""
 
     results: Sequence[Result]
-    """Of all gates that ran."""
     failed: Sequence[Result] = ()
     """The results that failed their tests. A verdict alone does not say: a regression may be accepted, and
     `--perf-strict` fails what is undecided."""
@@ -53,7 +49,6 @@ class RunOutcome:
     left_out: Sequence[str] = ()
     """The case of each test that was left out because its code is the baseline's."""
     unfinished: bool = False
-    """Whether the run was stopped before its end."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What the tests of each kernel took, in all processes together."""
     remarks: Sequence[str] = ()
@@ -88,11 +83,9 @@ class CaseRow:
     results: Sequence[Result]
     """A result of each gate that ran: the worst one of each."""
     of_all_inputs: Sequence[Result]
-    """All results."""
     verdict: str
     """The verdict of the case in words: the worst of its gates'."""
     tone: Tone
-    """Whether the case is fine, failed, or undecided."""
 
     @property
     def platform(self) -> str:

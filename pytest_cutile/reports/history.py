@@ -28,7 +28,6 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one session recorded of a case, and how it compares with what was recorded before."""
 
     at: str
-    """When, ISO 8601 in UTC."""
     commit: str
     gpu_uuid: str
     burst_us: Microseconds | None = None
@@ -40,13 +39,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By regime: the change against the anchor's kernel, measured interleaved."""
     is_anchor: bool = False
     moved: str = ""
-    """Why the anchor moved here: "faster" or "accepted"."""
     reason: str = ""
-    """Text of `--reason`."""
     change: float | None = None
     """Relative change since an earlier session, chosen as `history_points` says; None for the first one."""
     since: str = ""
-    """Commit of that session."""
     is_step: bool = False
     """Whether the change is more than such times scatter."""
     on_another_gpu: bool = False

@@ -1,7 +1,7 @@
 """What every report shows, as one frozen value: of a run, or of stored baselines alone.
 
-`--kernel-json` writes it as it is, so its fields are the schema that docs/reference/json.md describes: a
-field that changes its meaning or goes away needs another `SCHEMA`.
+`--kernel-json` writes it as it is. docs/reference/json.md says what the fields mean: one that changes its
+meaning or goes away needs another `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -52,13 +52,9 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     us_per_launch: Microseconds
     sustained_us_per_launch: Microseconds | None = None
     flops: Amount = 0.0
-    """Floating-point operations per launch."""
     bytes: Amount = 0.0
-    """Bytes per launch."""
     tokens: Amount = 0.0
-    """Tokens per launch."""
     dtype: str = ""
-    """Dtype of the multiplied operands."""
     rate: Amount | None = None
     """In `unit`."""
     unit: str = ""
@@ -113,26 +109,20 @@ class ReportedCase(Struct, frozen=True, kw_only=True):
     """One case on one architecture."""
 
     id: str
-    """Name that is the same in each report: the anchor of its row in pages."""
     kernel: str
     name: str
     key: str
-    """As baselines name it: "softmax[bf16-4096x8192]"; its history is `Report.history[key]`."""
     arch: str
     gpu: str
-    """As NVML names it; empty where none was used."""
     dtype: str
     """As the case's name has it ("bf16"), else that of the work; empty where neither says."""
     verdict: str
     """In words: the worst of its gates'; "recorded" in a report of baselines."""
     tone: Tone = Tone.PLAIN
-    """"good", "bad", or "plain": undecided."""
     failed: bool = False
     results: tuple[AnyResult, ...] = ()
-    """Of all gates that ran and all inputs; `gate` says of which."""
     figures: Figures | None
     baseline: StaticEntry | None
-    """Compiled code that is stored of the case."""
 
 
 class ReportedPlatform(Struct, frozen=True, kw_only=True):
@@ -141,7 +131,6 @@ class ReportedPlatform(Struct, frozen=True, kw_only=True):
     arch: str
     memory_bandwidth_gb_s: Limit
     dense_tflops: Mapping[str, Limit]
-    """By dtype of the multiplied operands."""
     source: str
 
 
@@ -149,7 +138,6 @@ class NotMeasured(Struct, frozen=True, kw_only=True):
     """What was not measured, and why."""
 
     counts: str
-    """"3 correct, 3 speed"."""
     why: str
 
 
@@ -158,29 +146,20 @@ class Report(Struct, frozen=True, kw_only=True):
 
     schema: int
     of: str
-    """"run" or "baselines"."""
     by: str
     at: str
-    """When it was made, ISO 8601 in UTC."""
     environment: Mapping[str, str]
     cases: tuple[ReportedCase, ...]
     """Sorted by kernel, name and architecture."""
     history: Mapping[str, tuple[GpuHistory, ...]]
-    """By key of the case: a series for each kind of GPU."""
     platforms: Mapping[str, ReportedPlatform]
-    """The limits of each GPU that is named, where they are known."""
     sessions: Mapping[str, RecordedSession]
-    """The recorded sessions behind the history."""
     unfinished: bool = False
-    """Whether the run was stopped before its end."""
     other_failures: int = 0
     """Failures that are no verdict on a kernel."""
     left_out: int = 0
-    """Tests that were left out because their code is the baseline's."""
     unchanged: tuple[str, ...] = ()
-    """Keys of their cases."""
     verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
-    """How many results, by gate, architecture and verdict."""
     failures: tuple[FailedTest, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     remarks: tuple[str, ...] = ()

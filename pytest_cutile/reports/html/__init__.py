@@ -125,7 +125,6 @@ class ShownFailure:
     others: Sequence[ReportedCase]
     """In which the same is wrong."""
     errors: Sequence[tuple[str, Markup, str]]
-    """Where the errors are, see `error_maps`."""
 
 
 def _failures(report: Report) -> tuple[list[ShownFailure], int]:

@@ -58,7 +58,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class PlottedLine:
-    """Points of one colour, and whether a line joins them."""
+    """Points of one colour."""
 
     name: str
     dots: Sequence[Dot]
@@ -89,7 +89,7 @@ class Axis:
         return [(tick, _number(tick)) for tick in self._decades() or self._steps()]
 
     def _decades(self) -> list[float]:
-        """Return powers of ten and, if these are few, what lies between; nothing where that is one tick."""
+        """Return powers of ten and, if they are few, steps between; nothing where that is a single tick."""
         if not self.is_log:
             return []
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
