@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
 
 _KIB = 2**10
 
@@ -111,50 +110,36 @@ def read_tables(text: str) -> HardwareTables:
     import tomllib
 
     file = tomllib.loads(text)
-    documents = {
-        key: f"{document['title']}, {document['url']}" for key, document in file["documents"].items()
-    }
+    documents = {key: f"{one['title']}, {one['url']}" for key, one in file["documents"].items()}
     shared = {key: figure["value"] for key, figure in file["every_architecture"].items()}
     rates = {key: rate for key, rate in file["operations_per_clock"].items() if key != "source"}
-    architectures = {
-        name: _read_architecture(name, entry, shared, rates, documents)
-        for name, entry in file["architectures"].items()
-    }
-    platforms = tuple(_read_platform(entry, documents) for entry in file["gpus"])
-    fallback = next(platform for platform in platforms if file["fallback_gpu"] in platform.names)
+    architectures = {}
+    for name, entry in file["architectures"].items():
+        architectures[name] = Architecture(
+            name=name,
+            shared_bytes_per_sm=entry.pop("shared_kib_per_sm") * _KIB,
+            operations_per_clock=MappingProxyType(rates | entry.pop("operations_per_clock", {})),
+            source=documents[entry.pop("source")],
+            **entry,
+            **shared,
+        )
+    platforms = []
+    for entry in file["gpus"]:
+        if report := entry.pop("cuda_reports", None):
+            report = CudaReport(**{**report, "source": documents[report["source"]]})
+        platforms.append(
+            Platform(
+                names=tuple(entry.pop("names")),
+                dense_tflops=_read_rates(entry.pop("dense_tflops")),
+                cuda_reports=report,
+                source=documents[entry.pop("source")],
+                **entry,
+            )
+        )
     return HardwareTables(
-        architectures=MappingProxyType(architectures), platforms=platforms, fallback=fallback
-    )
-
-
-def _read_architecture(
-    name: str,
-    entry: Mapping[str, Any],
-    shared: Mapping[str, Any],
-    rates: Mapping[str, int],
-    documents: Mapping[str, str],
-) -> Architecture:
-    values = dict(entry)
-    rates = MappingProxyType({**rates, **values.pop("operations_per_clock", {})})
-    return Architecture(
-        name=name,
-        shared_bytes_per_sm=values.pop("shared_kib_per_sm") * _KIB,
-        operations_per_clock=rates,
-        source=documents[values.pop("source")],
-        **values,
-        **shared,
-    )
-
-
-def _read_platform(entry: Mapping[str, Any], documents: Mapping[str, str]) -> Platform:
-    values = dict(entry)
-    report = values.pop("cuda_reports", None)
-    return Platform(
-        names=tuple(values.pop("names")),
-        dense_tflops=_read_rates(values.pop("dense_tflops")),
-        cuda_reports=CudaReport(**{**report, "source": documents[report["source"]]}) if report else None,
-        source=documents[values.pop("source")],
-        **values,
+        architectures=MappingProxyType(architectures),
+        platforms=tuple(platforms),
+        fallback=next(platform for platform in platforms if file["fallback_gpu"] in platform.names),
     )
 
 

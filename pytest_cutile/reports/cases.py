@@ -133,10 +133,10 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
 
 
 def _worst(results: Sequence[Result]) -> Result:
-    def badness(result: Result) -> tuple[int, bool, bool]:
+    def rank(result: Result) -> tuple[int, bool, bool]:
         return _badness(result), result.verdict in UNDECIDED, result.of_case[0] == result.case
 
-    worst = max(reversed(results), key=badness)
+    worst = max(reversed(results), key=rank)
     agree = len({result.verdict for result in results}) == 1
     return msgspec.structs.replace(worst, gpu_id="") if agree else worst
 

@@ -204,11 +204,11 @@ def history_document(key: str, baselines: SpeedBaselines) -> Document:
     points = history_points(key, baselines)
     published = baselines.entries[key].published
     blocks: list[Block] = []
-    regime = headline_regimes(points)[:1]
-    times = [us for point in points for one in regime if (us := point.us(one)) is not None]
-    if len(times) > 1:
-        shown = f"{format_time(min(times))} to {format_time(max(times))}"
-        blocks.append(Paragraph(f"time per launch, {regime[0]}  {sparkline(times)}  {shown}"))
+    for regime in headline_regimes(points)[:1]:
+        times = [us for point in points if (us := point.us(regime)) is not None]
+        if len(times) > 1:
+            shown = f"{format_time(min(times))} to {format_time(max(times))}"
+            blocks.append(Paragraph(f"time per launch, {regime}  {sparkline(times)}  {shown}"))
     if points:
         blocks.append(_table(points))
     blocks += [Paragraph(step_text(point)) for point in points if point.is_step]
@@ -222,34 +222,19 @@ def _table(points: Sequence[HistoryPoint]) -> Table:
     for point in points:
         paired = point.paired.get("burst") or point.paired.get("sustained")
         notes = filter(None, ["anchor" if point.is_anchor else "", point.moved, point.reason])
-        times = (point.burst_us, point.sustained_us)
-        rows.append(
-            Row(
-                (
-                    point.at[:10],
-                    format_commit(point.commit),
-                    point.gpu_uuid.removeprefix("GPU-")[:8],
-                    *("" if us is None else format_time(us) for us in times),
-                    "" if point.change is None else format_change(point.change),
-                    "" if paired is None else format_change(paired.value),
-                    ", ".join(notes),
-                ),
-                Tone.WARNING if point.is_step else Tone.PLAIN,
-            )
+        cells = (
+            point.at[:10],
+            format_commit(point.commit),
+            point.gpu_uuid.removeprefix("GPU-")[:8],
+            *("" if us is None else format_time(us) for us in (point.burst_us, point.sustained_us)),
+            "" if point.change is None else format_change(point.change),
+            "" if paired is None else format_change(paired.value),
+            ", ".join(notes),
         )
-    return Table(
-        [
-            Column("recorded"),
-            Column("commit"),
-            Column("GPU"),
-            Column("burst", right=True),
-            Column("sustained", right=True),
-            Column("change", right=True),
-            Column("to anchor", right=True),
-            Column("note", verbatim=True),
-        ],
-        rows,
-    )
+        rows.append(Row(cells, Tone.WARNING if point.is_step else Tone.PLAIN))
+    names = [Column(title) for title in ("recorded", "commit", "GPU")]
+    figures = [Column(title, right=True) for title in ("burst", "sustained", "change", "to anchor")]
+    return Table([*names, *figures, Column("note", verbatim=True)], rows)
 
 
 def step_text(point: HistoryPoint) -> str:

@@ -14,23 +14,8 @@ from pytest_cutile.reports.cases import (
     interpreted_line,
     not_measured,
 )
-from pytest_cutile.reports.document import (
-    Block,
-    Column,
-    Document,
-    Overflow,
-    Paragraph,
-    Row,
-    Table,
-    Tone,
-)
-from pytest_cutile.results import (
-    CompileResult,
-    CorrectResult,
-    Result,
-    SpeedResult,
-    StaticResult,
-)
+from pytest_cutile.reports.document import Block, Column, Document, Overflow, Paragraph, Row, Table, Tone
+from pytest_cutile.results import CompileResult, CorrectResult, Result, SpeedResult, StaticResult
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
