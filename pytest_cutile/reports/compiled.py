@@ -35,13 +35,10 @@ def compiled_document(results: Iterable[Result]) -> Document:
         alike: dict[object, list[str]] = defaultdict(list)
         for case, by_arch in cases.items():
             alike[_sameness(by_arch)].append(case)
-        for names in alike.values():
-            launches = [*_launches(cases[names[0]])]
-            blocks += [Section(f"{kernel}: {', '.join(names)}", launches)]
-    if not blocks:
-        nothing = "nothing: no test of the static gate compiled a kernel (is it deselected?)"
-        blocks.append(Paragraph(nothing))
-    return Document("what the kernels were compiled to", blocks)
+        first_cases = {", ".join(names): cases[names[0]] for names in alike.values()}
+        blocks += [Section(f"{kernel}: {names}", [*_launches(case)]) for names, case in first_cases.items()]
+    nothing = Paragraph("nothing: no test of the static gate compiled a kernel (is it deselected?)")
+    return Document("what the kernels were compiled to", blocks or [nothing])
 
 
 def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
@@ -66,7 +63,8 @@ def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator
             if number == 0:
                 resources["verdict"] = f"{result.reason or result.verdict}"
             columns[arch] = {("", 0, title): text for title, text in resources.items()} | _sites(launch)
-            for remark in _remarks(launch):
+            missed = [(site.place, text) for site in launch.sites or () for text in site.missed]
+            for remark in (*missed, *notes_of(launch)):
                 remarks[remark].append(arch)
         yield Section(name, [_table(columns)])
         for (place, text), archs in sorted(remarks.items()):
@@ -101,16 +99,16 @@ def _resources(launch: LaunchFacts, arch: str) -> dict[str, str]:
     }
     if launch.ctas not in (None, 1):
         cells["thread blocks per cluster"] = str(launch.ctas)
-    for instruction_class, title in CLASS_TITLES.items():
-        count = launch.count(instruction_class)
-        if count is None or launch.instructions is None:
-            cells[title] = "?"
-        elif instruction_class == "tensor_core" and count:
-            by_name = launch.instructions[instruction_class]
-            cells[title] = ", ".join(f"{number} {name}" for name, number in by_name.items())
-        else:
-            cells[title] = str(count)
+    cells |= {title: or_unknown(launch.count(kind)) for kind, title in CLASS_TITLES.items()}
+    if products := tensor_core_text(launch):
+        cells[CLASS_TITLES["tensor_core"]] = products
     return cells
+
+
+def tensor_core_text(launch: LaunchFacts) -> str:
+    """Return the tensor-core instructions: "16 HGMMA"; "" if there are none, or nothing is known."""
+    products = (launch.instructions or {}).get("tensor_core", {})
+    return ", ".join(f"{count} {name}" for name, count in products.items())
 
 
 def _sites(launch: LaunchFacts) -> dict[_RowKey, str]:
@@ -136,11 +134,6 @@ def size(value: int | None) -> str:
     if value is None:
         return "?"
     return f"{value} B" if value < _KIB else f"{value / _KIB:.1f} KiB"
-
-
-def _remarks(launch: LaunchFacts) -> list[tuple[str, str]]:
-    missed = [(site.place, text) for site in launch.sites or () for text in site.missed]
-    return [*missed, *notes_of(launch)]
 
 
 def notes_of(launch: LaunchFacts) -> list[tuple[str, str]]:

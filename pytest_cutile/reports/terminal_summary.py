@@ -124,14 +124,11 @@ def _changed(cases: Iterable[CaseRow]) -> str:
 
 def _change(result: StaticResult) -> str:
     """Return how the compiled code differs from the baseline's, in a word; "" if nobody knows."""
-    if result.is_recorded:
-        return "recorded"
-    if result.verdict is Verdict.PASS:
-        return "no" if result.reason is Reason.UNCHANGED else "other code"
     words = {
+        Verdict.PASS: "no" if result.reason is Reason.UNCHANGED else "other code",
         Verdict.REGRESSION: "worse",
         Verdict.IMPROVEMENT: "better",
-        Verdict.NO_BASELINE: "no baseline",
+        Verdict.NO_BASELINE: "recorded" if result.is_recorded else "no baseline",
         Verdict.INCONCLUSIVE: "unknown",
     }
     return words.get(result.verdict, "")

@@ -71,14 +71,13 @@ def render_html(report: Report) -> str:
             room -= size
             shown[part_id] = Markup(text)  # noqa: S704 - a template has escaped it
     detailed = {key: anchor for key, anchor in anchors.items() if anchor in shown}
-    missing = len(anchors) - len(detailed), len({*kernel_ids.values()} - shown.keys())
-    left_out = " and ".join(
-        f"{counted(count, name)} without {what}"
-        for count, name, what in zip(missing, ("case", "kernel"), ("details", "plots"), strict=True)
-        if count
-    )
+    left_out = []
+    if missing := len(anchors) - len(detailed):
+        left_out.append(f"{counted(missing, 'case')} without details")
+    if missing := len({*kernel_ids.values()} - shown.keys()):
+        left_out.append(f"{counted(missing, 'kernel')} without plots")
     filled = [kernel for kernel in kernels(shown) if kernel["head"] or kernel["details"]]
-    return page(anchors=detailed, kernels=filled, left_out=left_out)
+    return page(anchors=detailed, kernels=filled, left_out=" and ".join(left_out))
 
 
 def _parts(
@@ -138,7 +137,7 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
 
     def cases_of(failed_tests: Iterable[FailedTest]) -> dict[str, ReportedCase]:
         found = {(one.gate, one.key, one.arch) for test in failed_tests for one in test.results}
-        return {by_result[each].id: by_result[each] for each in sorted(found) if each in by_result}
+        return {case.id: case for name in sorted(found) if (case := by_result.get(name)) is not None}
 
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES
