@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from statistics import geometric_mean
 
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.select import stored_us, work_of
@@ -308,7 +308,7 @@ def _kernels(comparison: PlatformComparison) -> Iterator[Block]:
 
 def _case_table(comparison: PlatformComparison) -> Table:
     rows = []
-    logs: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in comparison.names[1:]])
+    ratios_by_metric: dict[str, list[list[float | None]]] = defaultdict(list)
     for case in comparison.cases:
         published = ""
         if case.key in comparison.ratios:
@@ -321,10 +321,10 @@ def _case_table(comparison: PlatformComparison) -> Table:
         metric = case.metric + ", sustained" * (case.regime == "sustained")
         rows.append(_row([case.kernel, case.name, metric], rates, case.ratios, [published]))
         if any(case.ratios):
-            for own, one in zip(logs[case.metric], case.ratios, strict=True):
-                own.extend([math.log(one)] if one else [])
-    for metric, by_platform in sorted(logs.items()):
-        means = [math.exp(sum(own) / len(own)) if own else None for own in by_platform]
+            ratios_by_metric[case.metric].append(case.ratios)
+    for metric, ratios in sorted(ratios_by_metric.items()):
+        by_platform = [[*filter(None, own)] for own in zip(*ratios, strict=True)]
+        means = [geometric_mean(own) if own else None for own in by_platform]
         counts = "/".join(dict.fromkeys(f"{len(own)}" for own in by_platform))
         title = f"{counts} case{'s' * (counts != '1')}"
         rows.append(_row(["geometric mean", title, metric], [""] * len(comparison.names), means, [""]))

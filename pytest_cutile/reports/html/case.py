@@ -10,10 +10,10 @@ import msgspec
 
 from pytest_cutile.quantities import format_share, format_time
 from pytest_cutile.reports.compiled import named_launches, notes_of, or_unknown, size
-from pytest_cutile.reports.history import headline_regimes, point_of_run, step_text
+from pytest_cutile.reports.history import HistoryPoint, headline_regimes, point_of_run, step_text
 from pytest_cutile.reports.html.heat_map import heat_map
 from pytest_cutile.reports.html.plots import change_histogram, histogram, history_plot, is_finite
-from pytest_cutile.reports.report import Report, ReportedCase
+from pytest_cutile.reports.report import GpuHistory, Report, ReportedCase
 from pytest_cutile.results import CorrectResult, Measured, Result, SpeedResult, StaticResult
 from pytest_cutile.speed.decide import NOISE, Sample, estimate
 from pytest_cutile.speed.measure.timing import Block, Regime, log_ratio_error, mean_log_ratio
@@ -31,44 +31,49 @@ _CAUSES = 3
 
 def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
     """Return what the details of a case show: plots and tables, over its architectures and GPUs."""
-    plots: list[tuple[str, Markup]] = []
-    steps: list[str] = []
     facts = _facts(cases)
-    timed = [
-        (case.gpu, one, one.measured)
-        for case in cases
-        for one in case.results
-        if isinstance(one, SpeedResult) and one.measured is not None
+    timed = [(case.gpu, one) for case in cases for one in case.results if isinstance(one, SpeedResult)]
+    plots = [plot for gpu, result in timed for plot in _sample_plots(gpu, result)]
+    histories = [
+        (series, _point_of_run(series, timed, report)) for series in report.history.get(cases[0].key, ())
     ]
-    for gpu, _, measured in timed:
-        plots += _sample_plots(gpu, measured)
-    for series in report.history.get(cases[0].key, ()):
-        own = next((result for gpu, result, _ in timed if gpu == series.gpu), None)
-        run = (
-            None
-            if own is None or own.is_recorded  # it is in the history already
-            else point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
-        )
-        for regime in headline_regimes(series.points):
-            plots.append((f"History, {regime}, {series.gpu}", history_plot(series.points, regime, run)))
-        steps += [f"{series.gpu}: {step_text(one)}" for one in (*series.points, run) if one and one.is_step]
+    plots += [
+        (f"History, {regime}, {series.gpu}", history_plot(series.points, regime, run))
+        for series, run in histories
+        for regime in headline_regimes(series.points)
+    ]
     return {
         "measured": [text for case in cases if (text := _measured(case))],
         "slower": [text for case in cases if (text := _why_slower(case))],
         "changes": dict.fromkeys(change for case in cases for change in _changes(case)),
         "plots": [(title, plot) for title, plot in plots if plot],
-        "steps": steps,
-        "published": [one for one in report.history.get(cases[0].key, ()) if one.published_us is not None],
+        "steps": [
+            f"{series.gpu}: {step_text(point)}"
+            for series, run in histories
+            for point in (*series.points, run)
+            if point is not None and point.is_step
+        ],
+        "published": [series for series, _ in histories if series.published_us is not None],
         "compiled": [*_compiled(facts)],
         "sites": _sites(facts),
         "errors": [shown for case in cases for one in case.results for shown in error_maps([one])],
     }
 
 
-def _sample_plots(gpu: str, measured: Measured) -> Iterator[tuple[str, Markup]]:
+def _point_of_run(
+    series: GpuHistory, timed: Iterable[tuple[str, SpeedResult]], report: Report
+) -> HistoryPoint | None:
+    """Return the run as the last point of a history, unless it was recorded and is the last one already."""
+    own = next((result for gpu, result in timed if gpu == series.gpu and result.measured), None)
+    if own is None or own.is_recorded:
+        return None
+    return point_of_run(own, series.points, at=report.at, commit=report.environment.get("commit", ""))
+
+
+def _sample_plots(gpu: str, result: SpeedResult) -> Iterator[tuple[str, Markup]]:
     """Yield the samples of each regime and, where they were measured in pairs, the ratios of the pairs."""
     by_regime: dict[str, list[Block]] = defaultdict(list)
-    for one in measured.blocks:
+    for one in result.measured.blocks if result.measured is not None else ():
         by_regime[one.regime].append(Block(current_us=one.current_us, baseline_us=one.baseline_us))
     for regime, blocks in by_regime.items():
         current = [us for block in blocks for us in block.current_us]
