@@ -151,17 +151,14 @@ class Plot:
         left, right = self.x.first, self.x.last
         top, bottom = sorted((self.y.first, self.y.last))
         height = bottom + BOTTOM
+        row = Markup('<path class="grid" d="M{} {y}H{}"/><text x="{}" y="{y}" dy="4" class="end">{}</text>')
+        column = Markup('<path class="grid" d="M{x} {}V{}"/><text x="{x}" y="{}" class="mid">{}</text>')
         grid = [
-            Markup(
-                '<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" dy="4" class="end">{}</text>'
-            ).format(left, y, right, left - 5, y, text)
-            for y, text in ((f"{self.y.at(tick):.1f}", text) for tick, text in self.y.ticks)
+            row.format(left, right, left - 5, text, y=f"{self.y.at(tick):.1f}") for tick, text in self.y.ticks
         ]
         grid += [
-            Markup('<path class="grid" d="M{} {}V{}"/><text x="{}" y="{}" class="mid">{}</text>').format(
-                x, top, bottom, x, bottom + 15, text
-            )
-            for x, text in ((f"{self.x.at(tick):.1f}", text) for tick, text in self.x.ticks)
+            column.format(top, bottom, bottom + 15, text, x=f"{self.x.at(tick):.1f}")
+            for tick, text in self.x.ticks
         ]
         titles = Markup(
             '<text x="{}" y="{}" class="end">{}</text>'
@@ -456,27 +453,17 @@ def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
             )
         )
         top += float(plot.partition(' height="')[2].partition('"')[0]) + 20 + below
-    width, height = WIDTH + 32, top
+    above = _lines_of_text(title_lines, 16, 30, _TITLE_LINE, "title")
     return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}">'
-        '<style>{}</style><rect width="100%" height="100%" class="ground"/>{}{}</svg>\n'
-    ).format(
-        width,
-        height,
-        width,
-        height,
-        style,
-        _lines_of_text(title_lines, 16, 30, _TITLE_LINE, "title"),
-        Markup().join(parts),
-    )
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'width="{width}" height="{height}">'
+        '<style>{style}</style><rect width="100%" height="100%" class="ground"/>{above}{plots}</svg>\n'
+    ).format(width=WIDTH + 32, height=top, style=style, above=above, plots=Markup().join(parts))
 
 
 def _lines_of_text(lines: Sequence[str], x: int, y: int, height: int, sort: str) -> Markup:
-    texts = (
-        Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y + height * number, sort, line)
-        for number, line in enumerate(lines)
-    )
-    return Markup().join(texts)
+    text = Markup('<text x="{}" y="{}" class="{}">{}</text>')
+    return Markup().join(text.format(x, y + height * number, sort, line) for number, line in enumerate(lines))
 
 
 def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -> None:
@@ -521,15 +508,10 @@ def _key_rows(lines: Sequence[PlottedLine]) -> list[list[tuple[int, str]]]:
 
 def _legend(rows: Sequence[Sequence[tuple[int, str]]]) -> Markup:
     """Return rows of names in the colours of their lines, above the plot."""
+    name_text = Markup('<tspan class="c{}" dx="6">{}</tspan>')
+    row_text = Markup('<text x="{}" y="{}" class="end key">{}</text>')
     texts = []
     for number, row in enumerate(rows):
-        names = [
-            Markup('<tspan class="c{}" dx="6">{}</tspan>').format(colour % COLOURS, name)
-            for colour, name in row
-        ]
-        texts.append(
-            Markup('<text x="{}" y="{}" class="end key">{}</text>').format(
-                WIDTH - RIGHT, 12 + _LINE * number, Markup().join(names)
-            )
-        )
+        names = Markup().join(name_text.format(colour % COLOURS, name) for colour, name in row)
+        texts.append(row_text.format(WIDTH - RIGHT, 12 + _LINE * number, names))
     return Markup().join(texts)
