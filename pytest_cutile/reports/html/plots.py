@@ -469,7 +469,7 @@ def _lines_of_text(lines: Sequence[str], x: int, y: int, height: int, sort: str)
 def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -> None:
     for colour, line in enumerate(lines):
         places = [(plot.x.at(dot.x), plot.y.at(dot.y)) for dot in line.dots]
-        plot.parts.append(Markup('<g class="c{}">').format(colour % COLOURS))
+        plot.add('<g class="c{}">', colour % COLOURS)
         if line.joined and len(places) > 1:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             plot.add('<path class="line" d="M{}"/>', path)
@@ -482,7 +482,7 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -
                 Markup(' class="hollow"') * dot.is_hollow, x, y, radius, dot.title
             )
             plot.parts.append(Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark)
-        plot.parts.append(Markup("</g>"))
+        plot.add("</g>")
     rows = _key_rows(lines)
     if len(rows) > most_key_rows:
         names = [name for row in rows for name in row]
