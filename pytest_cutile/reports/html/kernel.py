@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _Key = TypeVar("_Key")
-SIZES = 3
+_SIZES = 3
 """Sizes from which cases are a ladder."""
 
 
@@ -158,16 +158,21 @@ def _ladders(kernel: _Kernel) -> Iterator[tuple[str, Markup]]:
         unit = _common_unit(
             own[key] for own in kernel.figures.values() for key in by_size.values() if key in own
         )
-        lines = []
-        for gpu, own in kernel.figures.items():
-            dots = [
+        dots = {
+            gpu.removeprefix("NVIDIA "): [
                 kernel.dot(gpu, key, size, rate, unit)
                 for size, key in by_size.items()
                 if key in own and is_finite(rate := own[key].in_unit(unit))
             ]
-            if len(dots) >= SIZES:
-                lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))
-        if lines:
-            label = f"{unit} over N for {pattern} on {', '.join(line.name for line in lines)}"
-            plot = lines_plot(lines, x_title="N", y_title=unit, label=label)
+            for gpu, own in kernel.figures.items()
+        }
+        if plot := ladder_plot(dots, unit, pattern):
             yield f"{pattern}: throughput over N", plot
+
+
+def ladder_plot(dots: Mapping[str, Sequence[Dot]], unit: str, of: str, *, least_gpus: int = 1) -> Markup:
+    """Return throughput over N of cases on GPUs by name; a GPU without enough sizes is left out."""
+    lines = [PlottedLine(name=gpu, dots=own) for gpu, own in dots.items() if len(own) >= _SIZES]
+    label = f"{unit} over N for {of} on {', '.join(line.name for line in lines)}"
+    shown = lines if len(lines) >= least_gpus else []
+    return lines_plot(shown, x_title="N", y_title=unit, label=label)
