@@ -94,13 +94,11 @@ def _version(package: str) -> str:
 
 def _packages() -> Iterator[tuple[str, list[str]]]:
     yield "torch", [_version("torch") or "not installed: pip install 'pytest-cutile[torch]'"]
-    yield (
-        "extras",
-        [
-            f"{package} {_version(package) or f'is not installed: pip install {extra!r}'}"
-            for package, extra in _EXTRAS.items()
-        ],
-    )
+    extras = [
+        f"{package} {_version(package) or f'is not installed: pip install {extra!r}'}"
+        for package, extra in _EXTRAS.items()
+    ]
+    yield "extras", extras
 
 
 def _import_problem(module: str, package: str, extra: str) -> str:

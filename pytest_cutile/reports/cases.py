@@ -7,6 +7,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -107,29 +108,29 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
     gpus: dict[str, set[str]] = defaultdict(set)
     for result in results:
         gpus[result.arch].update({result.gpu} - {""})
-    alike: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    by_case: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         gpu = result.gpu if len(gpus[result.arch]) > 1 else ""
         name, key = result.of_case
-        alike[result.kernel, name, result.arch, gpu, key][result.gate].append(result)
-    cases = []
-    for (kernel, name, arch, gpu, key), by_gate in sorted(alike.items(), key=lambda item: item[0]):
-        worst = sorted(map(_worst, by_gate.values()), key=gate_position)
-        verdict, tone = _verdict(worst)
-        cases.append(
-            CaseRow(
-                kernel=kernel,
-                name=name,
-                key=key,
-                arch=arch,
-                gpu=gpu,
-                results=worst,
-                of_all_inputs=[result for own in by_gate.values() for result in own],
-                verdict=verdict,
-                tone=tone,
-            )
-        )
-    return cases
+        by_case[result.kernel, name, result.arch, gpu, key][result.gate].append(result)
+    return [_row(names, by_gate) for names, by_gate in sorted(by_case.items(), key=itemgetter(0))]
+
+
+def _row(names: tuple[str, ...], by_gate: Mapping[str, Sequence[Result]]) -> CaseRow:
+    kernel, name, arch, gpu, key = names
+    worst = sorted(map(_worst, by_gate.values()), key=gate_position)
+    verdict, tone = _verdict(worst)
+    return CaseRow(
+        kernel=kernel,
+        name=name,
+        key=key,
+        arch=arch,
+        gpu=gpu,
+        results=worst,
+        of_all_inputs=[result for own in by_gate.values() for result in own],
+        verdict=verdict,
+        tone=tone,
+    )
 
 
 def _worst(results: Sequence[Result]) -> Result:
@@ -151,10 +152,10 @@ def _verdict(results: Sequence[Result]) -> tuple[str, Tone]:
     if _badness(worst):
         return verdict_of(worst), Tone.BAD
     measured = [result for result in results if result.verdict is not Verdict.NOT_MEASURED]
-    for result in measured:
-        if result.stands_alone:
-            undecided = result.verdict in UNDECIDED and not result.is_recorded
-            return verdict_of(result), Tone.PLAIN if undecided else Tone.GOOD
+    alone = next((result for result in measured if result.stands_alone), None)
+    if alone is not None:
+        is_undecided = alone.verdict in UNDECIDED and not alone.is_recorded
+        return verdict_of(alone), Tone.PLAIN if is_undecided else Tone.GOOD
     words = [result.words for result in measured]
     if len(measured) == len(results):
         return ", ".join(words), Tone.GOOD
@@ -198,7 +199,7 @@ def interpreted_line(results: Iterable[Result]) -> str:
     checked = {
         result.case_id
         for result in results
-        if isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
+        if isinstance(result, CorrectResult) and result.on and result.reason not in unchecked
     }
-    count = len(checked)
-    return f"correct was checked by interpretation on the CPU: {counted(count, 'case')}" if count else ""
+    count = counted(len(checked), "case")
+    return f"correct was checked by interpretation on the CPU: {count}" if checked else ""
