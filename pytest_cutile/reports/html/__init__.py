@@ -38,8 +38,6 @@ def render_html(report: Report) -> str:
     groups: dict[str, dict[str, list[ReportedCase]]] = defaultdict(lambda: defaultdict(list))
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
-    anchors = {key: f"d-{identifier(key)}" for own in groups.values() for key in own}
-    kernel_ids = {name: identifier("kernel", name) for name in groups}
     failures, untold = _failures(report)
     page = partial(
         environment.get_template("page.html.jinja").render,
@@ -56,17 +54,17 @@ def render_html(report: Report) -> str:
         return [
             {
                 "name": name,
-                "id": kernel_ids[name],
-                "head": shown.get(kernel_ids[name], ""),
-                "details": [shown[anchors[key]] for key in own if anchors[key] in shown],
+                "id": _kernel_id(name),
+                "head": shown.get(_kernel_id(name), ""),
+                "details": [shown[_case_id(key)] for key in own if _case_id(key) in shown],
             }
             for name, own in groups.items()
         ]
 
+    anchors = {case.key: _case_id(case.key) for case in report.cases}
     room = PAGE_BYTES - len(page(anchors=anchors, kernels=kernels({}), left_out="some").encode())
     shown: dict[str, Markup] = {}
-    parts = _parts(groups, anchors, kernel_ids, report, environment)
-    for _, part_id, text in sorted(parts, key=itemgetter(0)):
+    for _, part_id, text in sorted(_parts(groups, report, environment), key=itemgetter(0)):
         if (size := len(text.encode())) <= room:
             room -= size
             shown[part_id] = Markup(text)  # noqa: S704 - a template has escaped it
@@ -74,16 +72,23 @@ def render_html(report: Report) -> str:
     left_out = []
     if missing := len(anchors) - len(detailed):
         left_out.append(f"{counted(missing, 'case')} without details")
-    if missing := len({*kernel_ids.values()} - shown.keys()):
+    if missing := sum(_kernel_id(name) not in shown for name in groups):
         left_out.append(f"{counted(missing, 'kernel')} without plots")
     filled = [kernel for kernel in kernels(shown) if kernel["head"] or kernel["details"]]
     return page(anchors=detailed, kernels=filled, left_out=" and ".join(left_out))
 
 
+def _case_id(key: str) -> str:
+    """Return the address of a case's details: the same in each report."""
+    return f"d-{identifier(key)}"
+
+
+def _kernel_id(name: str) -> str:
+    return identifier("kernel", name)
+
+
 def _parts(
     groups: Mapping[str, Mapping[str, Sequence[ReportedCase]]],
-    anchors: Mapping[str, str],
-    kernel_ids: Mapping[str, str],
     report: Report,
     environment: jinja2.Environment,
 ) -> Iterator[tuple[float, str, str]]:
@@ -92,13 +97,12 @@ def _parts(
     of_kernel = environment.get_template("kernel.html.jinja")
     for kernel, own in groups.items():
         plots = of_kernel.render(name=kernel, kernel=shown_kernel(own, report))
-        yield PLOTS_URGENCY, kernel_ids[kernel], plots
+        yield PLOTS_URGENCY, _kernel_id(kernel), plots
         for key, cases in own.items():
-            urgency, shown = min(map(_urgency, cases)), case_details(cases, report)
-            text = of_case.render(
-                cases=cases, key=key, anchor=anchors[key], is_open=urgency == 0, shown=shown
-            )
-            yield urgency, anchors[key], text
+            urgency, anchor = min(map(_urgency, cases)), _case_id(key)
+            shown = case_details(cases, report)
+            text = of_case.render(cases=cases, key=key, anchor=anchor, is_open=urgency == 0, shown=shown)
+            yield urgency, anchor, text
 
 
 # -- overview -----------------------------------------------------------------------------------------
