@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ HELP = "find the commit since which a case is slower, or its compiled code worse
 
 GOOD, BAD, CANNOT_TELL = 0, 1, 125
 """Exit status of a step, as `git bisect run` reads it; 125 leaves the commit out."""
-STATUS = {Verdict.PASS: GOOD, Verdict.IMPROVEMENT: GOOD, Verdict.REGRESSION: BAD}
+STATUS: Mapping[str, int] = {Verdict.PASS: GOOD, Verdict.IMPROVEMENT: GOOD, Verdict.REGRESSION: BAD}
 ONLY_SKIPPED_LEFT = 2
 """Exit status of `git bisect run` when what is left cannot be told apart."""
 MOST_LINES = 60
@@ -60,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     bisection = Bisection(case=options.case, good=options.good, gate=options.gate, arch=options.arch)
     try:
-        if options.step:
-            step = bisection.judge(Path.cwd())
-            return step.status, step.text.splitlines()
-        return bisection.search(options.bad)
+        if not options.step:
+            return bisection.search(options.bad)
+        step = bisection.judge(Path.cwd())
+        return step.status, step.text.splitlines()
     except (RevisionError, OSError, ValueError) as error:
         # `git bisect run` would take 1 for a bad commit.
         return CANNOT_TELL if options.step else BAD, [f"pytest-cutile bisect: {error}"]
@@ -80,12 +80,12 @@ class Step:
 
     @property
     def status(self) -> int:
-        return STATUS.get(Verdict(self.verdict), CANNOT_TELL) if self.verdict else CANNOT_TELL
+        return STATUS.get(self.verdict, CANNOT_TELL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bisection:
-    """A search for the commit since which a case is worse than at a good one."""
+    """A question about commits: whether a case is worse there than at a good one."""
 
     case: str
     good: str
@@ -108,14 +108,13 @@ class Bisection:
                 errors="replace",
             )
             report = json.loads(written.read_bytes()) if written.exists() else {}
-        printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
-        verdict = self._verdict(report)
-        failures = [
+        failures = (
             failure["text"]
             for failure in report.get("failures", ())
             if any(self._names(result["key"]) for result in failure["results"])
-        ]
-        return Step(verdict=verdict, text=failures[0] if failures else printed)
+        )
+        printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
+        return Step(verdict=self._verdict(report), text=next(failures, printed))
 
     @property
     def _pytest(self) -> list[str]:
@@ -157,18 +156,13 @@ class Bisection:
                 f"{self.good} is no ancestor of {bad}, and a search needs one that is. "
                 f"They fork at {fork[:12]}: try --good {fork[:12]}"
             )
-        fixed = Bisection(case=self.case, good=good_commit, gate=self.gate, arch=self.arch)
+        fixed = replace(self, good=good_commit)
         with _worktree(repository, bad_commit) as tree:
             folder = tree / repository.prefix
             step = fixed.judge(folder)
-            if not step.verdict:
-                said = f"the gate {self.gate} judged no case {self.case!r} at {bad}: is that its whole name?"
-                return BAD, [said, *step.text.splitlines()]
             if step.status != BAD:
-                said = f"the gate {self.gate} says {step.verdict}"
-                compared = "is not worse than" if step.status == GOOD else "could not be compared with"
-                status = BAD if step.status == GOOD else CANNOT_TELL
-                return status, [f"{bad} {compared} {self.good}: {said}", *step.text.splitlines()]
+                status, said = self._without_search(step, bad)
+                return status, [said, *step.text.splitlines()]
             git(tree, "bisect", "start", bad_commit, good_commit, failure="git bisect cannot start")
             arguments = [self.case, f"--good={good_commit}", f"--gate={self.gate}", "--step"]
             arguments += [] if self.arch is None else [f"--arch={self.arch}"]
@@ -180,9 +174,18 @@ class Bisection:
             if status:
                 raise RevisionError(f"`git bisect run` ended with status {status} before it found a commit")
             first = git(tree, "rev-parse", "refs/bisect/bad", failure="git bisect found no commit")
-            return GOOD, [*fixed._explained(tree, folder, first)]
+            return GOOD, [*fixed.explained(tree, folder, first)]
 
-    def _explained(self, tree: Path, folder: Path, first: str) -> Iterator[str]:
+    def _without_search(self, step: Step, bad: str) -> tuple[int, str]:
+        """Return exit status and message where the bad commit is not known to be worse."""
+        if not step.verdict:
+            return BAD, f"the gate {self.gate} judged no case {self.case!r} at {bad}: is that its whole name?"
+        said = f"{self.good}: the gate {self.gate} says {step.verdict}"
+        if step.status == GOOD:
+            return BAD, f"{bad} is not worse than {said}"
+        return CANNOT_TELL, f"{bad} could not be compared with {said}"
+
+    def explained(self, tree: Path, folder: Path, first: str) -> Iterator[str]:
         """Yield which commit it is, what the gate says of it alone, and the lines that it changed."""
         failure = f"git cannot show {first}"
         commit = git(tree, "show", "-s", "--format=%h %s (%an, %as)", first, failure=failure)
@@ -190,23 +193,14 @@ class Bisection:
         git(tree, "checkout", "-q", "--detach", first, failure=failure)
         if self.gate == "speed":
             yield from self.judge(folder).text.splitlines()[:1]
-        alone = Bisection(case=self.case, good=f"{first}^", gate="static", arch=self.arch).judge(folder)
+        alone = replace(self, good=f"{first}^", gate="static").judge(folder)
         yield ""
         yield f"compiled code, against {first[:12]}^:"
         said = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
         yield from said.partition("\nReproduce")[0].splitlines()
-        changed = git(
-            tree,
-            "diff",
-            "-U0",
-            "--no-color",
-            "--no-ext-diff",
-            f"{first}^",
-            first,
-            "--",
-            str(folder),
-            failure=failure,
-        ).splitlines()
+        options = ("-U0", "--no-color", "--no-ext-diff")
+        diff = git(tree, "diff", *options, f"{first}^", first, "--", str(folder), failure=failure)
+        changed = diff.splitlines()
         yield ""
         yield from changed[:MOST_LINES]
         if len(changed) > MOST_LINES:

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
@@ -23,6 +24,7 @@ from pytest_cutile.compiler.toolchain import (
     tool_version,
     toolchain_versions,
 )
+from pytest_cutile.gates import REGISTRY
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Document, Facts, Paragraph
 from pytest_cutile.reports.text import render_text
@@ -63,21 +65,21 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
 def _abilities() -> Iterator[tuple[str, str]]:
     """Yield what each gate can do on this machine, or why it cannot run and what mends that."""
     torch_problem = _import_problem("torch", "torch", "torch")
-    cutile_problem = _import_problem("cuda.tile", "cuda-tile", "tileiras")
-    compiler_problem = _first_problem(toolchain_versions, supported_architectures)
-    tools_problem = _first_problem(*(lambda tool=tool: tool_version(tool) for tool in _TOOLS))
-    gpu_problem = torch_problem or _gpu_problem()
-    compiles = torch_problem or cutile_problem or compiler_problem
-    checks_on = "works: kernels are interpreted on the CPU" if gpu_problem else "works: on the GPU"
     problems = {
-        "compile": compiles,
-        "static": compiles or tools_problem,
-        "correct": compiles,
-        "speed": gpu_problem or compiles or _locks_problem(),
+        "compiler": torch_problem
+        or _import_problem("cuda.tile", "cuda-tile", "tileiras")
+        or _first_problem(toolchain_versions, supported_architectures),
+        "tools": _first_problem(*(partial(tool_version, tool) for tool in _TOOLS)),
+        "GPU": torch_problem or _gpu_problem(),
+        "lock": _lock_problem(),
     }
-    for gate, problem in problems.items():
-        works = checks_on if gate == "correct" else "works"
-        yield gate, f"does not work: {problem}" if problem else works
+    for gate in REGISTRY:
+        if problem := next(filter(None, map(problems.__getitem__, gate.needs)), ""):
+            yield gate.name, f"does not work: {problem}"
+        elif gate.without_gpu:
+            yield gate.name, f"works: {gate.without_gpu if problems['GPU'] else 'on the GPU'}"
+        else:
+            yield gate.name, "works"
 
 
 # -- what is installed --------------------------------------------------------------------------------
@@ -92,13 +94,11 @@ def _version(package: str) -> str:
 
 def _packages() -> Iterator[tuple[str, list[str]]]:
     yield "torch", [_version("torch") or "not installed: pip install 'pytest-cutile[torch]'"]
-    yield (
-        "extras",
-        [
-            f"{package} {_version(package) or f'is not installed: pip install {extra!r}'}"
-            for package, extra in _EXTRAS.items()
-        ],
-    )
+    extras = [
+        f"{package} {_version(package) or f'is not installed: pip install {extra!r}'}"
+        for package, extra in _EXTRAS.items()
+    ]
+    yield "extras", extras
 
 
 def _import_problem(module: str, package: str, extra: str) -> str:
@@ -130,7 +130,7 @@ def _place(tool: str) -> str:
 
 
 def _first_problem(*checks: Callable[[], object]) -> str:
-    """Return the first sentence of what is wrong; empty if nothing is."""
+    """Return what is wrong; empty if nothing is."""
     try:
         for check in checks:
             check()
@@ -170,10 +170,9 @@ def _gpu_problem() -> str:
     return torch_problem()
 
 
-def _locks_problem() -> str:
-    if importlib.util.find_spec("fcntl") is None:
-        return "timing needs a lock of the GPU (flock), which this platform lacks"
-    return ""
+def _lock_problem() -> str:
+    known = importlib.util.find_spec("fcntl") is not None
+    return "" if known else "timing needs a lock of the GPU (flock), which this platform lacks"
 
 
 # -- the project --------------------------------------------------------------------------------------

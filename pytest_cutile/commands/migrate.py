@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from pathlib import Path
 
 from pytest_cutile.baselines.store import migrate
@@ -24,30 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _Commits:
-    """Full hashes of the commits of the checkout that a file or folder is in."""
-
-    def __init__(self, path: Path) -> None:
-        self.unknown: set[str] = set()
-        self._repository: Repository | None = None
-        with suppress(RevisionError):  # outside of git every commit is unknown
-            self._repository = Repository(path if path.is_dir() else path.parent)
-
-    def resolve(self, commit: str) -> str:
-        with suppress(RevisionError):
-            if self._repository is not None:
-                return self._repository.commit(commit)
-        self.unknown.add(commit)
-        return commit
-
-
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     changed: dict[Path, bool] = {}
     unknown: set[str] = set()
+
+    def full_hash(commit: str) -> str:
+        """Return the full hash of a commit of the checkout that `path` is in, if there is such a commit."""
+        try:
+            return Repository(path if path.is_dir() else path.parent).commit(commit)
+        except RevisionError:
+            unknown.add(commit)
+            return commit
+
     for path in options.paths:
-        commits = _Commits(path)
-        changed.update(migrate(path, commits.resolve))
-        unknown |= commits.unknown
+        changed.update(migrate(path, full_hash))
     width = max(len(f"{path}") for path in changed) if changed else 0
     outcomes = {True: "rewritten in the current format", False: "is current"}
     lines = [f"{path!s:{width}}  {outcomes[is_old]}" for path, is_old in changed.items()]

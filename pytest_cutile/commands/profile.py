@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -60,21 +61,12 @@ def file_name(case: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", case).strip("-")
 
 
-def profile(case: str, sections: list[str] | tuple[str, ...], report: Path) -> Document:
-    """Launch a case under Nsight Compute; return the summary.
-
-    Raises:
-        ProfilingError: it was not profiled; the message says why.
-    """
+def profile(case: str, sections: Sequence[str], report: Path) -> Document:
+    """Launch a case under Nsight Compute; return the summary, or raise ProfilingError."""
     with temporary_folder() as folder:
         described = Path(folder) / "case.json"
         command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts="]
-        command += [
-            "-p",
-            "pytest_cutile.pytest_parts.profiled_launch",
-            "--cutile-profile",
-            case,
-            str(described),
-        ]
+        command += ["-p", "pytest_cutile.pytest_parts.profiled_launch"]
+        command += ["--cutile-profile", case, str(described)]
         kernels = collect(command, sections=sections, report=report)
         return profile_document(msgspec.json.decode(described.read_bytes(), type=ProfiledCase), kernels)

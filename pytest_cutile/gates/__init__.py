@@ -20,15 +20,32 @@ class Registration(NamedTuple):
     """What it does, for the list of markers."""
     place: str
     """Module and class: "pytest_cutile.gates.compile:CompileGate"."""
+    needs: tuple[str, ...] = ("compiler",)
+    """What it cannot do without, for `pytest-cutile doctor`, which knows their names."""
+    without_gpu: str = ""
+    """What it does on a machine without a GPU, if it would use one."""
 
 
 REGISTRY = (
     Registration("compile", "compiles a kernel for an architecture", f"{__name__}.compile:CompileGate"),
     Registration(
-        "static", "compares what a kernel was compiled to with its baseline", f"{__name__}.static:StaticGate"
+        "static",
+        "compares what a kernel was compiled to with its baseline",
+        f"{__name__}.static:StaticGate",
+        needs=("compiler", "tools"),
     ),
-    Registration("correct", "compares a kernel with its reference", f"{__name__}.correct:CorrectGate"),
-    Registration("speed", "times a kernel and compares it with its baseline", f"{__name__}.speed:SpeedGate"),
+    Registration(
+        "correct",
+        "compares a kernel with its reference",
+        f"{__name__}.correct:CorrectGate",
+        without_gpu="kernels are interpreted on the CPU",
+    ),
+    Registration(
+        "speed",
+        "times a kernel and compares it with its baseline",
+        f"{__name__}.speed:SpeedGate",
+        needs=("GPU", "compiler", "lock"),
+    ),
 )
 """All gates, in the order in which a case meets them."""
 

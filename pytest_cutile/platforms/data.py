@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
 
 _KIB = 2**10
 
@@ -17,7 +16,6 @@ class Architecture:
     """What one streaming multiprocessor (SM) of an architecture has; `gpus.toml` explains the figures."""
 
     name: str
-    """In cuTile's spelling: "sm_90"."""
     relative: str | None = None
     max_threads_per_sm: int
     max_blocks_per_sm: int
@@ -38,7 +36,6 @@ class Architecture:
     memory_clocks: int | None = None
     """For which a block waits for its first loads and last stores; None where not measured."""
     source: str
-    """Document (title and address) that the architecture's own figures come from."""
     note: str = ""
 
     @property
@@ -68,7 +65,6 @@ class Platform:
     names: tuple[str, ...]
     """Device names, exactly as NVML and torch report them: ("NVIDIA H200",)."""
     arch: str
-    """Architecture in cuTile's spelling: "sm_90"."""
     sm_count: int
     memory: str | None = None
     memory_bandwidth_gb_s: float
@@ -79,15 +75,13 @@ class Platform:
     """Only of the GPU that represents its architecture, and of the fallback."""
     reaches_max_clock: str = ""
     source: str
-    """Document (title and address) that the figures come from."""
     note: str = ""
 
     def tflops_limit(self, dtype: str, *, max_sm_clock_mhz: float | None = None) -> float | None:
         """Return the rate in TFLOPS that no kernel on `dtype` operands can exceed; None where unknown.
 
         Published rates hold at the published boost clock, but a GPU may clock higher for a while (an H200
-        is rated at 1830 MHz and reaches 1980). Pass the highest SM clock of the measurement, or of the GPU,
-        and the limit grows with it; it never shrinks below the published rate.
+        is rated at 1830 MHz and reaches 1980): the limit grows with `max_sm_clock_mhz`.
         """
         rate = self.dense_tflops.get(dtype)
         if rate is None or max_sm_clock_mhz is None or self.boost_clock_mhz is None:
@@ -100,7 +94,6 @@ class HardwareTables:
     """All of `gpus.toml`."""
 
     architectures: Mapping[str, Architecture]
-    """By name, oldest first."""
     platforms: tuple[Platform, ...]
     """In the order of the file: the first of an architecture represents it."""
     fallback: Platform
@@ -117,50 +110,36 @@ def read_tables(text: str) -> HardwareTables:
     import tomllib
 
     file = tomllib.loads(text)
-    documents = {
-        key: f"{document['title']}, {document['url']}" for key, document in file["documents"].items()
-    }
+    documents = {key: f"{one['title']}, {one['url']}" for key, one in file["documents"].items()}
     shared = {key: figure["value"] for key, figure in file["every_architecture"].items()}
     rates = {key: rate for key, rate in file["operations_per_clock"].items() if key != "source"}
-    architectures = {
-        name: _read_architecture(name, entry, shared, rates, documents)
-        for name, entry in file["architectures"].items()
-    }
-    platforms = tuple(_read_platform(entry, documents) for entry in file["gpus"])
-    fallback = next(platform for platform in platforms if file["fallback_gpu"] in platform.names)
+    architectures = {}
+    for name, entry in file["architectures"].items():
+        architectures[name] = Architecture(
+            name=name,
+            shared_bytes_per_sm=entry.pop("shared_kib_per_sm") * _KIB,
+            operations_per_clock=MappingProxyType(rates | entry.pop("operations_per_clock", {})),
+            source=documents[entry.pop("source")],
+            **entry,
+            **shared,
+        )
+    platforms = []
+    for entry in file["gpus"]:
+        if report := entry.pop("cuda_reports", None):
+            report = CudaReport(**{**report, "source": documents[report["source"]]})
+        platforms.append(
+            Platform(
+                names=tuple(entry.pop("names")),
+                dense_tflops=_read_rates(entry.pop("dense_tflops")),
+                cuda_reports=report,
+                source=documents[entry.pop("source")],
+                **entry,
+            )
+        )
     return HardwareTables(
-        architectures=MappingProxyType(architectures), platforms=platforms, fallback=fallback
-    )
-
-
-def _read_architecture(
-    name: str,
-    entry: Mapping[str, Any],
-    shared: Mapping[str, Any],
-    rates: Mapping[str, int],
-    documents: Mapping[str, str],
-) -> Architecture:
-    values = dict(entry)
-    rates = MappingProxyType({**rates, **values.pop("operations_per_clock", {})})
-    return Architecture(
-        name=name,
-        shared_bytes_per_sm=values.pop("shared_kib_per_sm") * _KIB,
-        operations_per_clock=rates,
-        source=documents[values.pop("source")],
-        **values,
-        **shared,
-    )
-
-
-def _read_platform(entry: Mapping[str, Any], documents: Mapping[str, str]) -> Platform:
-    values = dict(entry)
-    report = values.pop("cuda_reports", None)
-    return Platform(
-        names=tuple(values.pop("names")),
-        dense_tflops=_read_rates(values.pop("dense_tflops")),
-        cuda_reports=CudaReport(**{**report, "source": documents[report["source"]]}) if report else None,
-        source=documents[values.pop("source")],
-        **values,
+        architectures=MappingProxyType(architectures),
+        platforms=tuple(platforms),
+        fallback=next(platform for platform in platforms if file["fallback_gpu"] in platform.names),
     )
 
 

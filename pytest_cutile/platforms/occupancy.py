@@ -43,18 +43,10 @@ def occupancy(
     threads_per_block: int,
     shared_bytes_per_block: int,
 ) -> Occupancy:
-    """Return how many blocks of a kernel fit one multiprocessor, as NVIDIA's occupancy calculation has it.
+    """Return how many blocks of a kernel fit one multiprocessor, in the largest shared memory configuration.
 
-    It assumes the largest shared memory configuration and a kernel that has asked to use it.
-
-    What it leaves out can only lower the number:
-
-    - Clusters. All blocks of a cluster start together within one GPC, so on a GPU whose SMs do not divide
-      evenly some places stay empty. How GPCs are cut is not published per architecture; only
-      `cudaOccupancyMaxActiveClusters` on the GPU itself knows. The figure is per SM, as if each block were
-      placed alone.
-    - Tensor memory (sm_100, sm_103, sm_107, sm_110). Blocks allocate it while they run, and wait for it.
-    - Barriers. At one per block, which is what CUDA's runtime assumes, they never bind before `BLOCKS`.
+    Clusters (whose blocks start together within one GPC) and tensor memory are left out: they can only lower
+    the number, and only the GPU itself knows by how much.
 
     Args:
         architecture: that the kernel runs on.

@@ -24,7 +24,6 @@ class Ratio:
     title: str
     """What the document calls it."""
     metric: str
-    """TFLOPS or GB/s."""
     ratio: float
     """B300 over GB10."""
     kernel: str = ""
@@ -47,7 +46,6 @@ class Pair:
     gb10: float
     """In milliseconds."""
     b300: float
-    """Likewise."""
     calls: int | None = None
     """Launches, as printed for the GB10; None where none are."""
 

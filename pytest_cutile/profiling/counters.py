@@ -17,9 +17,6 @@ class KernelCounters:
     """What was counted during one launch."""
 
     kernel: str
-    """Name of the kernel's function."""
-    grid: str
-    """As Nsight Compute prints it: "(256, 1, 1)"."""
     values: Mapping[str, float]
     """Each metric that is a number, by Nsight Compute's name, in base units: ns, bytes, percent."""
 
@@ -54,7 +51,6 @@ def read_counters(text: str) -> list[KernelCounters]:
     return [
         KernelCounters(
             kernel=function_name(launch.get("Kernel Name", "")),
-            grid=launch.get("Grid Size", ""),
             values={
                 name: value
                 for name, cell in launch.items()

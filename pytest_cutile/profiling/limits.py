@@ -119,12 +119,11 @@ class LaunchBound:
 
 
 def bound_of_launch(kernel: KernelCounters) -> LaunchBound:
-    """Return what bounds a launch by its counters."""
-    shares = busy_shares(kernel)
+    shares = [(unit, share) for unit in UNITS if (share := unit.share(kernel)) is not None]
     if not shares:
-        return LaunchBound(
-            what="unknown", reasons=("No counter says how busy a unit was: collect SpeedOfLight.",)
-        )
+        nothing = "No counter says how busy a unit was: collect SpeedOfLight."
+        return LaunchBound(what="unknown", reasons=(nothing,))
+    shares.sort(key=lambda pair: pair[1], reverse=True)
     busiest, share = shares[0]
     us = kernel.us
     if share < IDLE and us is not None and us * LAUNCH_SHARE < LAUNCH_US:
@@ -135,20 +134,10 @@ def bound_of_launch(kernel: KernelCounters) -> LaunchBound:
         return LaunchBound(what="the launch itself", reasons=(text, *_unfilled(kernel)))
     said = ", ".join(f"{unit.title} {format_share(own)}" for unit, own in shares[:3])
     if share >= IDLE:
-        extent = "" if share >= BUSY else "mostly "
-        return LaunchBound(
-            what=f"{extent}{busiest.title}", reasons=(f"Busy: {said}. {busiest.advice}", *_unfilled(kernel))
-        )
-    return LaunchBound(
-        what="latency",
-        reasons=(f"No unit is busy: {said}.", *_unfilled(kernel), *_waiting(kernel)),
-    )
-
-
-def busy_shares(kernel: KernelCounters) -> list[tuple[Unit, float]]:
-    """Return how busy each unit was that was counted, the busiest first."""
-    shares = [(unit, share) for unit in UNITS if (share := unit.share(kernel)) is not None]
-    return sorted(shares, key=lambda pair: pair[1], reverse=True)
+        what = busiest.title if share >= BUSY else f"mostly {busiest.title}"
+        return LaunchBound(what=what, reasons=(f"Busy: {said}. {busiest.advice}", *_unfilled(kernel)))
+    reasons = (f"No unit is busy: {said}.", *_unfilled(kernel), *_waiting(kernel))
+    return LaunchBound(what="latency", reasons=reasons)
 
 
 def wait_shares(kernel: KernelCounters) -> list[tuple[str, float]]:
@@ -171,10 +160,10 @@ def _waiting(kernel: KernelCounters) -> Sequence[str]:
 
 def _unfilled(kernel: KernelCounters) -> Sequence[str]:
     """Return a sentence about multiprocessors without blocks, if many have none for long."""
-    waves = kernel.values.get("launch__waves_per_multiprocessor")
-    if not waves or waves / math.ceil(waves) >= FULL_WAVES:
+    waves = kernel.values.get("launch__waves_per_multiprocessor", 0.0)
+    waves_begun = max(math.ceil(waves), 1)
+    if not waves or waves / waves_begun >= FULL_WAVES:
         return []
-    waves_begun = math.ceil(waves)
     filled = format_share(waves / waves_begun)
     if waves < 1:
         return [f"The grid fills {filled} of the places for blocks: smaller tiles make more blocks."]

@@ -11,9 +11,7 @@ class ProfiledCase(Struct, frozen=True, kw_only=True):
     """A declared case on the GPU that it was profiled on."""
 
     key: str
-    """As baselines name it: "softmax[bf16-4096x8192]"."""
     gpu: str
-    """Name of the GPU, as NVML reports it."""
     arch: str
     flops: float
     """Of one launch, as its Work counts them; 0 where it counts none."""
@@ -21,6 +19,4 @@ class ProfiledCase(Struct, frozen=True, kw_only=True):
     dtype: str = ""
     """Of the multiplied operands."""
     facts: CaseFacts | None = None
-    """What it was compiled to."""
     facts_missing: str = ""
-    """Why there are no facts."""

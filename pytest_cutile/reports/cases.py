@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Tone
+from pytest_cutile.reports.document import Column, Tone
 from pytest_cutile.results import CorrectResult, Result
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
+
+if TYPE_CHECKING:
+    AnyResult: TypeAlias = Result
+else:  # the union of all gates' results: msgspec reads the one that is tagged with the gate's name
+    AnyResult = functools.reduce(operator.or_, Result.__subclasses__())
 
 
 class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,15 +29,12 @@ class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
 
     nodeid: str
     headline: str
-    """What is wrong, in one line."""
     place: str
     """File and line of the user's test or declaration; empty where it is not known."""
     text: str
-    """The whole message."""
     command: str
     """Shell command that repeats the test."""
-    results: Sequence[Result]
-    """The results that failed it."""
+    results: Sequence[AnyResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,6 @@ class RunOutcome:
     """What is known when a run ends: every report format gets it."""
 
     results: Sequence[Result]
-    """Of all gates that ran."""
     failed: Sequence[Result] = ()
     """The results that failed their tests. A verdict alone does not say: a regression may be accepted, and
     `--perf-strict` fails what is undecided."""
@@ -45,7 +50,6 @@ class RunOutcome:
     left_out: Sequence[str] = ()
     """The case of each test that was left out because its code is the baseline's."""
     unfinished: bool = False
-    """Whether the run was stopped before its end."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What the tests of each kernel took, in all processes together."""
     remarks: Sequence[str] = ()
@@ -56,6 +60,14 @@ class RunOutcome:
     """Versions, commit and command line."""
     baselines: Path | None = None
     """Folder or file of the stored baselines; None where nothing stored was compared."""
+
+    @functools.cached_property
+    def _failed_cases(self) -> set[tuple[str, ...]]:
+        return {result.case_id for result in self.failed}
+
+    def has_failed(self, result: Result) -> bool:
+        """Say whether a test of its gate and case failed, with whatever inputs."""
+        return result.case_id in self._failed_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +84,9 @@ class CaseRow:
     results: Sequence[Result]
     """A result of each gate that ran: the worst one of each."""
     of_all_inputs: Sequence[Result]
-    """All results."""
     verdict: str
     """The verdict of the case in words: the worst of its gates'."""
     tone: Tone
-    """Whether the case is fine, failed, or undecided."""
 
     @property
     def platform(self) -> str:
@@ -98,36 +108,36 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
     gpus: dict[str, set[str]] = defaultdict(set)
     for result in results:
         gpus[result.arch].update({result.gpu} - {""})
-    alike: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    by_case: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         gpu = result.gpu if len(gpus[result.arch]) > 1 else ""
         name, key = result.of_case
-        alike[result.kernel, name, result.arch, gpu, key][result.gate].append(result)
-    cases = []
-    for (kernel, name, arch, gpu, key), by_gate in sorted(alike.items(), key=lambda item: item[0]):
-        worst = sorted(map(_worst, by_gate.values()), key=gate_position)
-        verdict, tone = _verdict(worst)
-        cases.append(
-            CaseRow(
-                kernel=kernel,
-                name=name,
-                key=key,
-                arch=arch,
-                gpu=gpu,
-                results=worst,
-                of_all_inputs=[result for own in by_gate.values() for result in own],
-                verdict=verdict,
-                tone=tone,
-            )
-        )
-    return cases
+        by_case[result.kernel, name, result.arch, gpu, key][result.gate].append(result)
+    return [_row(names, by_gate) for names, by_gate in sorted(by_case.items(), key=itemgetter(0))]
+
+
+def _row(names: tuple[str, ...], by_gate: Mapping[str, Sequence[Result]]) -> CaseRow:
+    kernel, name, arch, gpu, key = names
+    worst = sorted(map(_worst, by_gate.values()), key=gate_position)
+    verdict, tone = _verdict(worst)
+    return CaseRow(
+        kernel=kernel,
+        name=name,
+        key=key,
+        arch=arch,
+        gpu=gpu,
+        results=worst,
+        of_all_inputs=[result for own in by_gate.values() for result in own],
+        verdict=verdict,
+        tone=tone,
+    )
 
 
 def _worst(results: Sequence[Result]) -> Result:
-    def badness(result: Result) -> tuple[int, bool, bool]:
+    def rank(result: Result) -> tuple[int, bool, bool]:
         return _badness(result), result.verdict in UNDECIDED, result.of_case[0] == result.case
 
-    worst = max(reversed(results), key=badness)
+    worst = max(reversed(results), key=rank)
     agree = len({result.verdict for result in results}) == 1
     return msgspec.structs.replace(worst, gpu_id="") if agree else worst
 
@@ -142,10 +152,10 @@ def _verdict(results: Sequence[Result]) -> tuple[str, Tone]:
     if _badness(worst):
         return verdict_of(worst), Tone.BAD
     measured = [result for result in results if result.verdict is not Verdict.NOT_MEASURED]
-    for result in measured:
-        if result.stands_alone:
-            undecided = result.verdict in UNDECIDED and not result.is_recorded
-            return verdict_of(result), Tone.PLAIN if undecided else Tone.GOOD
+    alone = next((result for result in measured if result.stands_alone), None)
+    if alone is not None:
+        is_undecided = alone.verdict in UNDECIDED and not alone.is_recorded
+        return verdict_of(alone), Tone.PLAIN if is_undecided else Tone.GOOD
     words = [result.words for result in measured]
     if len(measured) == len(results):
         return ", ".join(words), Tone.GOOD
@@ -163,8 +173,12 @@ def gate_position(result: Result) -> int:
     return Result.__subclasses__().index(type(result))
 
 
-def figure_titles(figures: Iterable[Mapping[str, str]]) -> list[str]:
-    return list(dict.fromkeys(title for row in figures for title in row))
+def figure_cells(rows: Iterable[CaseRow | Result]) -> tuple[list[Column], list[list[str]]]:
+    """Return a column for each title of the rows' figures, and their cells for each row."""
+    figures = [row.figures for row in rows]
+    titles = dict.fromkeys(title for own in figures for title in own)
+    cells = [[own.get(title, "") for title in titles] for own in figures]
+    return [Column(title, right=True) for title in titles], cells
 
 
 def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
@@ -185,7 +199,7 @@ def interpreted_line(results: Iterable[Result]) -> str:
     checked = {
         result.case_id
         for result in results
-        if isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
+        if isinstance(result, CorrectResult) and result.on and result.reason not in unchecked
     }
-    count = len(checked)
-    return f"correct was checked by interpretation on the CPU: {counted(count, 'case')}" if count else ""
+    count = counted(len(checked), "case")
+    return f"correct was checked by interpretation on the CPU: {count}" if checked else ""

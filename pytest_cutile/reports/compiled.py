@@ -35,13 +35,10 @@ def compiled_document(results: Iterable[Result]) -> Document:
         alike: dict[object, list[str]] = defaultdict(list)
         for case, by_arch in cases.items():
             alike[_sameness(by_arch)].append(case)
-        for names in alike.values():
-            launches = [*_launches(cases[names[0]])]
-            blocks += [Section(f"{kernel}: {', '.join(names)}", launches)]
-    if not blocks:
-        nothing = "nothing: no test of the static gate compiled a kernel (is it deselected?)"
-        blocks.append(Paragraph(nothing))
-    return Document("what the kernels were compiled to", blocks)
+        first_cases = {", ".join(names): cases[names[0]] for names in alike.values()}
+        blocks += [Section(f"{kernel}: {names}", [*_launches(case)]) for names, case in first_cases.items()]
+    nothing = Paragraph("nothing: no test of the static gate compiled a kernel (is it deselected?)")
+    return Document("what the kernels were compiled to", blocks or [nothing])
 
 
 def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
@@ -53,7 +50,7 @@ def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
 
 def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator[Block]:
     """Yield a table for each launch, and the compiler's remarks with their architectures."""
-    named = {arch: _named(facts.launches) for arch, (facts, _) in by_arch.items()}
+    named = {arch: named_launches(facts) for arch, (facts, _) in by_arch.items()}
     names = list(dict.fromkeys(name for launches in named.values() for name in launches))
     for number, name in enumerate(names):
         columns: dict[str, dict[_RowKey, str]] = {}
@@ -66,7 +63,8 @@ def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator
             if number == 0:
                 resources["verdict"] = f"{result.reason or result.verdict}"
             columns[arch] = {("", 0, title): text for title, text in resources.items()} | _sites(launch)
-            for remark in _remarks(launch):
+            missed = [(site.place, text) for site in launch.sites or () for text in site.missed]
+            for remark in (*missed, *notes_of(launch)):
                 remarks[remark].append(arch)
         yield Section(name, [_table(columns)])
         for (place, text), archs in sorted(remarks.items()):
@@ -74,16 +72,14 @@ def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator
             yield Paragraph(f"{place} ({where}): {text}")
 
 
-def _named(launches: Iterable[LaunchFacts]) -> dict[str, LaunchFacts]:
+def named_launches(facts: CaseFacts | None) -> dict[str, LaunchFacts]:
     """Return launches by their kernel's name, numbered where there are several of one kernel."""
     named: dict[str, LaunchFacts] = {}
-    for launch in launches:
-        number = 2
-        name = launch.kernel
-        while name in named:
-            name = f"{launch.kernel}, launch {number}"
-            number += 1
-        named[name] = launch
+    counts: Counter[str] = Counter()
+    for launch in facts.launches if facts is not None else ():
+        counts[launch.kernel] += 1
+        number = counts[launch.kernel]
+        named[f"{launch.kernel}, launch {number}" if number > 1 else launch.kernel] = launch
     return named
 
 
@@ -92,27 +88,27 @@ def _resources(launch: LaunchFacts, arch: str) -> dict[str, str]:
     limits = "?" if fits is None else "+".join(fits.limited_by).replace("shared memory", "shared mem")
     cells = {
         "launches": str(launch.times),
-        "registers per thread": _or_unknown(launch.registers),
-        "spills per thread": _size(launch.stack_bytes),
-        "shared memory": _size(launch.shared_bytes),
-        "threads": _or_unknown(launch.threads),
-        "blocks per SM": "?" if fits is None else str(fits.blocks),
+        "registers per thread": or_unknown(launch.registers),
+        "spills per thread": size(launch.stack_bytes),
+        "shared memory": size(launch.shared_bytes),
+        "threads": or_unknown(launch.threads),
+        "blocks per SM": or_unknown(None if fits is None else fits.blocks),
         "limited by": limits,
-        "code": _size(launch.code_bytes),
-        "instructions": _or_unknown(launch.instruction_count),
+        "code": size(launch.code_bytes),
+        "instructions": or_unknown(launch.instruction_count),
     }
     if launch.ctas not in (None, 1):
         cells["thread blocks per cluster"] = str(launch.ctas)
-    for instruction_class, title in CLASS_TITLES.items():
-        count = launch.count(instruction_class)
-        if count is None or launch.instructions is None:
-            cells[title] = "?"
-        elif instruction_class == "tensor_core" and count:
-            by_name = launch.instructions[instruction_class]
-            cells[title] = ", ".join(f"{number} {name}" for name, number in by_name.items())
-        else:
-            cells[title] = str(count)
+    cells |= {title: or_unknown(launch.count(kind)) for kind, title in CLASS_TITLES.items()}
+    if products := tensor_core_text(launch):
+        cells[CLASS_TITLES["tensor_core"]] = products
     return cells
+
+
+def tensor_core_text(launch: LaunchFacts) -> str:
+    """Return the tensor-core instructions: "16 HGMMA"; "" if there are none, or nothing is known."""
+    products = (launch.instructions or {}).get("tensor_core", {})
+    return ", ".join(f"{count} {name}" for name, count in products.items())
 
 
 def _sites(launch: LaunchFacts) -> dict[_RowKey, str]:
@@ -130,22 +126,22 @@ def _sites(launch: LaunchFacts) -> dict[_RowKey, str]:
     return rows
 
 
-def _or_unknown(value: int | None) -> str:
-    return "?" if value is None else str(value)
+def or_unknown(value: int | None) -> str:
+    return "?" if value is None else f"{value}"
 
 
-def _size(value: int | None) -> str:
+def size(value: int | None) -> str:
     if value is None:
         return "?"
     return f"{value} B" if value < _KIB else f"{value / _KIB:.1f} KiB"
 
 
-def _remarks(launch: LaunchFacts) -> list[tuple[str, str]]:
-    missed = [(site.place, text) for site in launch.sites or () for text in site.missed]
+def notes_of(launch: LaunchFacts) -> list[tuple[str, str]]:
+    """Return what else is known of lines of the source: places, with the compiler's notes or with spills."""
     spilled = [
         (line.place, f"{line.instructions} local loads and stores near here") for line in launch.spill_lines
     ]
-    return [*missed, *((note.place, note.text) for note in launch.notes), *spilled]
+    return [*((note.place, note.text) for note in launch.notes), *spilled]
 
 
 def _table(columns: Mapping[str, Mapping[_RowKey, str]]) -> Table:

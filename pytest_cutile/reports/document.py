@@ -45,7 +45,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Facts:
-    """Labelled facts: a label, and the lines of text that it introduces."""
+    """Labelled facts: a label, and the lines of text that it introduces. Without lines it is not shown."""
 
     items: Sequence[tuple[str, Sequence[str]]]
 

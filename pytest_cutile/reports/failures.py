@@ -48,18 +48,17 @@ def regression_message(
         compiled_otherwise: What the compiler made otherwise than in the baseline's commit, worst first.
     """
     device, change = case.shown.device, case.judgement.change or 0.0
-    facts = [("cause", [_cause_of_slowdown(case, comparison)])]
-    if comparison.environment_changes:
-        facts.append(("environment", [*comparison.environment_changes]))
-    if compiled_otherwise:
-        shown_ones = compiled_otherwise[:_SHOWN_DIFFERENCES]
-        facts.append(("compiler", [*shown_ones, *_not_shown(compiled_otherwise)]))
-    evidence = Facts([*_evidence(case, comparison, baseline_file)])
+    causes: list[tuple[str, Sequence[str]]] = [
+        ("cause", [_cause_of_slowdown(case, comparison)]),
+        ("environment", comparison.environment_changes),
+        ("compiler", [*compiled_otherwise[:_SHOWN_DIFFERENCES], *_not_shown(compiled_otherwise)]),
+    ]
+    evidence = [("measured", _measured(case)), *_limit_and_baseline(case, comparison, baseline_file)]
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
     revision = comparison.revision if isinstance(comparison, Paired) else ""
     than = _slower_than(case, comparison, "its baseline" if baseline_file else revision)
     title = f"{case.case.key} on {device.arch} ({where}) is {abs(change):.1%} slower than {than}."
-    return render_text(Document(title, [Facts(facts), _speed_table(case, comparison), evidence]))
+    return render_text(Document(title, [Facts(causes), _speed_table(case, comparison), Facts(evidence)]))
 
 
 def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> str:
@@ -97,25 +96,20 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         current = _mean(one.us(regime) for one in measured)
         if current is None:
             continue
-        baseline = comparison.baseline_us(measured, regime)
-        change = comparison.change(measured, regime)
-        times = (current, baseline)
+        times = (current, comparison.baseline_us(measured, regime))
         cells = ["" if us is None else format_time(us) for us in times]
+        change = comparison.change(measured, regime)
+        estimated = comparison.estimate(measured, regime)
+        interval = "" if estimated is None else " to ".join(map(format_change, estimated.interval()))
         shown_change = "" if change is None else format_change(change)
-        rows.append(
-            Row((f"{regime}: time per launch", *cells, shown_change, _interval(comparison, measured, regime)))
-        )
+        rows.append(Row((f"{regime}: time per launch", *cells, shown_change, interval)))
         rows.append(Row(("rate, of the limit", *(_rate(case.shown, us) for us in times), "", "")))
-        rows += _power_rows(case, regime)
+        if regime is Regime.SUSTAINED:
+            rows += _power_rows(measured)
     baseline_title = "baseline kernel" if isinstance(comparison, Paired) else "baseline"
     titles = ("current", baseline_title, "change", "95 % interval")
     rows = [row for row in rows if any(row.cells[1:])]
     return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
-
-
-def _interval(comparison: Comparison, measured: Sequence[Measurement], regime: Regime) -> str:
-    estimated = comparison.estimate(measured, regime)
-    return "" if estimated is None else " to ".join(map(format_change, estimated.interval()))
 
 
 def _rate(measurement: Measurement, us: float | None) -> str:
@@ -133,53 +127,49 @@ def _measured_in(case: PendingCase, regime: Regime) -> Sequence[Measurement]:
     return [one for one in case.measurements if regime in one.regimes] or [case.screening]
 
 
-def _power_rows(case: PendingCase, regime: Regime) -> Iterator[Row]:
+def _power_rows(measured: Iterable[Measurement]) -> Iterator[Row]:
     """Yield clocks and watts of both kernels under sustained load, where they differ most."""
-    found = [one.sustained for one in _measured_in(case, regime) if one.sustained is not None]
-    if regime is not Regime.SUSTAINED or not found:
-        return
+    sustained = [one.sustained for one in measured if one.sustained is not None]
     for title, unit, current, baseline in (
         ("SM clock", "MHz", "current_clock_mhz", "baseline_clock_mhz"),
         ("power", "W", "current_watts", "baseline_watts"),
     ):
-        values = [_mean(getattr(one, name) for one in found) for name in (current, baseline)]
-        if any(values):
-            yield Row((title, *("" if value is None else f"{value:.0f} {unit}" for value in values), "", ""))
+        values = [_mean(getattr(one, name) for one in sustained) for name in (current, baseline)]
+        yield Row((title, *(f"{value:.0f} {unit}" if value else "" for value in values), "", ""))
 
 
-def _evidence(
-    case: PendingCase, comparison: Comparison, baseline_file: str
-) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield what was measured, how certain it is, and what the baseline is."""
+def _measured(case: PendingCase) -> list[str]:
+    """Return in how many processes a case was measured, and how certain that is."""
     count = len(case.repeats)
     processes = f"{count} {'' if case.records else 'fresh '}process{'es' if count != 1 else ''}"
     measured = [processes if case.records else f"in {processes}, after a first one that is not counted"]
     measured += [text for regime in Regime if (text := _noise(case, regime))]
     if case.screening.sustained_skipped is not None:
         measured.append(f"sustained: skipped, {case.screening.sustained_skipped.reason}")
-    yield "measured", measured
-    rule, problems = comparison.rule, "; ".join(case.problems)
+    return measured
+
+
+def _limit_and_baseline(
+    case: PendingCase, comparison: Comparison, baseline_file: str
+) -> list[tuple[str, Sequence[str]]]:
+    """Return from when on a case is slower, what disturbed the GPU, and what the baseline is."""
+    rule, problems, limits = comparison.rule, "; ".join(case.problems), []
     match comparison:
         case Paired():
-            yield "limit", [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
-            if problems:
-                yield "GPU", [f"{problems} (disturbed both kernels alike)"]
+            limits = [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
+            problems = problems and f"{problems} (disturbed both kernels alike)"
             of = f", which {baseline_file} was recorded from" if baseline_file else ""
-            lines = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
+            baseline = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
             if comparison.anchor is not None and comparison.anchor.reason:
-                lines.append(f"accepted because: {comparison.anchor.reason}")
-            yield "baseline", lines
+                baseline.append(f"accepted because: {comparison.anchor.reason}")
         case PublishedFigure():
-            if problems:
-                yield "GPU", [problems]
-            yield "baseline", [baseline_file, comparison.published.source]
+            baseline = [baseline_file, comparison.published.source]
         case _:
-            yield "limit", [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
-            if problems:
-                yield "GPU", [problems]
+            limits = [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
             stored = next(iter(comparison.stored.values()), None)
             runs = stored and f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
-            yield "baseline", [f"stored times of {baseline_file}{runs or ''}"]
+            baseline = [f"stored times of {baseline_file}{runs or ''}"]
+    return [("limit", limits), ("GPU", [problems] if problems else []), ("baseline", baseline)]
 
 
 def _noise(case: PendingCase, regime: Regime) -> str:

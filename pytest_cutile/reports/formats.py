@@ -32,7 +32,6 @@ class ReportFormat(NamedTuple):
 
 
 def render_job_summary(run: RunOutcome) -> str:
-    """Return the job summary as Markdown."""
     from pytest_cutile.reports.job_summary import job_summary
     from pytest_cutile.reports.markdown import render_markdown
 
@@ -40,14 +39,12 @@ def render_job_summary(run: RunOutcome) -> str:
 
 
 def render_json(run: RunOutcome) -> str:
-    """Return the report of the run as JSON."""
     from pytest_cutile.reports.report import report_of_run, to_json
 
     return to_json(report_of_run(run))
 
 
 def render_html_page(run: RunOutcome) -> str:
-    """Return the report of the run as one page of HTML."""
     from pytest_cutile.reports.html import render_html
     from pytest_cutile.reports.report import report_of_run
 

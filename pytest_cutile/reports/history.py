@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_cutile.baselines.entries import (
-    PairedChange,
-    Record,
-    SpeedBaselines,
-    environment_changes,
-)
+from pytest_cutile.baselines.entries import PairedChange, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_commit, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
@@ -34,7 +28,6 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one session recorded of a case, and how it compares with what was recorded before."""
 
     at: str
-    """When, ISO 8601 in UTC."""
     commit: str
     gpu_uuid: str
     burst_us: Microseconds | None = None
@@ -46,13 +39,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By regime: the change against the anchor's kernel, measured interleaved."""
     is_anchor: bool = False
     moved: str = ""
-    """Why the anchor moved here: "faster" or "accepted"."""
     reason: str = ""
-    """Text of `--reason`."""
     change: float | None = None
     """Relative change since an earlier session, chosen as `history_points` says; None for the first one."""
     since: str = ""
-    """Commit of that session."""
     is_step: bool = False
     """Whether the change is more than such times scatter."""
     on_another_gpu: bool = False
@@ -65,7 +55,7 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.burst_us or self.sustained_us
 
     def spread(self, regime: str) -> float:
-        """Return by how much half of the samples scatter around the time, as a fraction; 0 if not known."""
+        """Return `burst_spread` in bursts; 0 in another regime, where it is not known."""
         return self.burst_spread if regime == "burst" else 0.0
 
     def us(self, regime: str) -> float | None:
@@ -73,13 +63,11 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Comparison(NamedTuple):
-    """One way to compare a session with an earlier one."""
+    """A session beside an earlier one, which has a place among the points."""
 
     place: int
-    """Of the earlier one among the points."""
     change: float
     margin: float
-    """The change is a step if it is larger."""
     is_paired: bool = False
 
     @property
@@ -99,30 +87,49 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
     anchor = anchor_of(entry)
     points: list[HistoryPoint] = []
     sessions = [baselines.sessions[record.session] for record in entry.records]
+    environments = [session.environment for session in sessions]
     for record, session in zip(entry.records, sessions, strict=True):
         point = HistoryPoint(
             at=session.at,
             commit=session.commit,
             gpu_uuid=session.gpu_uuid,
-            burst_us=_us(record, "burst"),
-            sustained_us=_us(record, "sustained"),
-            burst_spread=_burst_spread(record),
+            burst_us=_median_of(run.burst_us for run in record.runs),
+            sustained_us=_median_of(run.sustained_us for run in record.runs),
+            burst_spread=_median_of(run.spread for run in record.runs if run.burst_us is not None) or 0.0,
             paired=record.changes,
             is_anchor=record is anchor,
             moved=record.moved,
             reason=record.reason,
         )
-        found = _compare(point, points)
-        if found is not None:
-            earlier = sessions[found.place].environment
-            changes = tuple(environment_changes(earlier, session.environment))
-            point = replace(_with_change(point, points, found), environment_changes=changes)
-        points.append(point)
+        points.append(_compared(point, points, environments))
     return points
 
 
-def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison | None:
-    """Choose what a session is compared with, as `history_points` says; None if there is nothing."""
+def _compared(
+    point: HistoryPoint, points: Sequence[HistoryPoint], environments: Sequence[Mapping[str, str]] = ()
+) -> HistoryPoint:
+    """Return a point with its change since one of the earlier `points`, if there is one to compare it with.
+
+    `environments` are those of all sessions; empty where they are not known.
+    """
+    comparison = _comparison(point, points)
+    if comparison is None:
+        return point
+    place = comparison.place
+    earlier = points[place]
+    changes = environment_changes(environments[place], environments[len(points)]) if environments else ()
+    return replace(
+        point,
+        change=comparison.change,
+        since=earlier.commit,
+        is_step=comparison.is_step,
+        on_another_gpu=not comparison.is_paired and earlier.gpu_uuid != point.gpu_uuid,
+        environment_changes=tuple(changes),
+    )
+
+
+def _comparison(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison | None:
+    """Choose what a session is compared with, as `history_points` says."""
     timed = [
         place
         for place, one in enumerate(points)
@@ -146,19 +153,6 @@ def _compare(point: HistoryPoint, points: Sequence[HistoryPoint]) -> _Comparison
     return next(iter([*steps, *(one for one in comparisons if not one.is_paired)]), None)
 
 
-def _with_change(
-    point: HistoryPoint, points: Sequence[HistoryPoint], comparison: _Comparison
-) -> HistoryPoint:
-    earlier = points[comparison.place]
-    return replace(
-        point,
-        change=comparison.change,
-        since=earlier.commit,
-        is_step=comparison.is_step,
-        on_another_gpu=not comparison.is_paired and earlier.gpu_uuid != point.gpu_uuid,
-    )
-
-
 def point_of_run(
     result: SpeedResult, points: Sequence[HistoryPoint], *, at: str, commit: str
 ) -> HistoryPoint:
@@ -179,8 +173,7 @@ def point_of_run(
         sustained_us=result.sustained_us_per_launch,
         burst_spread=relative_spread(bursts) if usable(bursts) else 0.0,
     )
-    found = None if before is None else _compare(point, points)
-    return point if found is None else _with_change(point, points, found)
+    return point if before is None else _compared(point, points)
 
 
 def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
@@ -193,14 +186,9 @@ def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
     return regimes + (["sustained"] if any(not point.burst_us for point in timed) else [])
 
 
-def _us(record: Record, regime: str) -> float | None:
-    times = [us for run in record.runs if (us := run.time_us(regime)) is not None]
-    return median(times) if times else None
-
-
-def _burst_spread(record: Record) -> float:
-    spreads = [run.spread for run in record.runs if run.burst_us is not None]
-    return median(spreads) if spreads else 0.0
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _change(before: HistoryPoint, point: HistoryPoint) -> float | None:
@@ -216,11 +204,11 @@ def history_document(key: str, baselines: SpeedBaselines) -> Document:
     points = history_points(key, baselines)
     published = baselines.entries[key].published
     blocks: list[Block] = []
-    regime = headline_regimes(points)[:1]
-    times = [us for point in points for one in regime if (us := point.us(one)) is not None]
-    if len(times) > 1:
-        shown = f"{format_time(min(times))} to {format_time(max(times))}"
-        blocks.append(Paragraph(f"time per launch, {regime[0]}  {sparkline(times)}  {shown}"))
+    for regime in headline_regimes(points)[:1]:
+        times = [us for point in points if (us := point.us(regime)) is not None]
+        if len(times) > 1:
+            shown = f"{format_time(min(times))} to {format_time(max(times))}"
+            blocks.append(Paragraph(f"time per launch, {regime}  {sparkline(times)}  {shown}"))
     if points:
         blocks.append(_table(points))
     blocks += [Paragraph(step_text(point)) for point in points if point.is_step]
@@ -234,34 +222,19 @@ def _table(points: Sequence[HistoryPoint]) -> Table:
     for point in points:
         paired = point.paired.get("burst") or point.paired.get("sustained")
         notes = filter(None, ["anchor" if point.is_anchor else "", point.moved, point.reason])
-        times = (point.burst_us, point.sustained_us)
-        rows.append(
-            Row(
-                (
-                    point.at[:10],
-                    format_commit(point.commit),
-                    point.gpu_uuid.removeprefix("GPU-")[:8],
-                    *("" if us is None else format_time(us) for us in times),
-                    "" if point.change is None else format_change(point.change),
-                    "" if paired is None else format_change(paired.value),
-                    ", ".join(notes),
-                ),
-                Tone.WARNING if point.is_step else Tone.PLAIN,
-            )
+        cells = (
+            point.at[:10],
+            format_commit(point.commit),
+            point.gpu_uuid.removeprefix("GPU-")[:8],
+            *("" if us is None else format_time(us) for us in (point.burst_us, point.sustained_us)),
+            "" if point.change is None else format_change(point.change),
+            "" if paired is None else format_change(paired.value),
+            ", ".join(notes),
         )
-    return Table(
-        [
-            Column("recorded"),
-            Column("commit"),
-            Column("GPU"),
-            Column("burst", right=True),
-            Column("sustained", right=True),
-            Column("change", right=True),
-            Column("to anchor", right=True),
-            Column("note", verbatim=True),
-        ],
-        rows,
-    )
+        rows.append(Row(cells, Tone.WARNING if point.is_step else Tone.PLAIN))
+    names = [Column(title) for title in ("recorded", "commit", "GPU")]
+    figures = [Column(title, right=True) for title in ("burst", "sustained", "change", "to anchor")]
+    return Table([*names, *figures, Column("note", verbatim=True)], rows)
 
 
 def step_text(point: HistoryPoint) -> str:
@@ -281,15 +254,18 @@ def sparkline(values: Sequence[float]) -> str:
 def histograms(groups: Sequence[Sequence[float]]) -> list[str]:
     """Return how each group of values is distributed, as bars over one axis; no bar where no value is."""
     low, high = min(map(min, groups)), max(map(max, groups))
-    step = (high - low) / _BINS or 1.0
     rows = []
     for values in groups:
-        counts = Counter(min(int((value - low) / step), _BINS - 1) for value in values)
-        most = max(counts.values())
-        rows.append(
-            "".join(
-                BARS[counts[place] * (len(BARS) - 1) // most] if counts[place] else " "
-                for place in range(_BINS)
-            )
-        )
+        counts = count_in_bins(values, low, high, _BINS)
+        most = max(counts)
+        rows.append("".join(BARS[count * (len(BARS) - 1) // most] if count else " " for count in counts))
     return rows
+
+
+def count_in_bins(values: Iterable[float], low: float, high: float, bins: int) -> list[int]:
+    """Return how many values lie in each of so many equal parts of the range from `low` to `high`."""
+    counts = [0] * bins
+    for value in values:
+        share = (value - low) / ((high - low) or 1.0)
+        counts[min(int(share * bins), bins - 1)] += 1
+    return counts

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
     cases_of,
-    figure_titles,
+    figure_cells,
     gate_position,
     interpreted_line,
     not_measured,
@@ -44,57 +43,46 @@ _MAP_LINES = 16
 _NAME_WIDTH = 60
 """Characters of a kernel's or case's name that are shown."""
 _NAMES = tuple(Column(title, verbatim=True) for title in ("kernel", "case", "arch"))
-_SECTIONS = {
-    "Slower or worse, but accepted or expected": ("accepted", {Verdict.REGRESSION}),
-    "Inconclusive, or not compared": ("undecided", UNDECIDED - {Verdict.NOT_MEASURED}),
-    "Improved": ("improved", {Verdict.IMPROVEMENT}),
-}
+_SECTIONS = (
+    ("Slower or worse, but accepted or expected", "accepted", {Verdict.REGRESSION}),
+    ("Inconclusive, or not compared", "undecided", UNDECIDED - {Verdict.NOT_MEASURED}),
+    ("Improved", "improved", {Verdict.IMPROVEMENT}),
+)
 """What did not fail and is worth a section: title, word in the heading, verdicts."""
 
 
 def job_summary(run: RunOutcome) -> Document:
     cases = cases_of(run.results)
-    failing = {_identity(result) for result in run.failed}
-    counts: Counter[str] = Counter()
-    failures: list[Result] = []
-    sections: dict[str, list[Result]] = {title: [] for title in _SECTIONS}
+    if not cases:
+        return Document("cuTile kernels: no case was run", _preamble(run))
+    failed: list[CaseRow] = []
     others: list[CaseRow] = []
     for case in cases:
-        results = case.results
-        wrong = [result for result in results if _identity(result) in failing]
-        if wrong:
-            counts["failed"] += 1
-            # That a case which does not compile was not measured either is no news.
-            failures += [result for result in wrong if result.verdict not in UNDECIDED] or wrong
-            continue
-        is_listed = False
-        for title, (word, verdicts) in _SECTIONS.items():
-            listed = [result for result in results if result.verdict in verdicts]
-            sections[title] += listed
-            counts[word] += bool(listed)
-            is_listed = is_listed or bool(listed)
-        counts["not fully measured"] += any(result.verdict == Verdict.NOT_MEASURED for result in results)
-        if not is_listed:
-            others.append(case)
+        (failed if any(map(run.has_failed, case.results)) else others).append(case)
+    heading = [f"{len(failed) or 'none'} of {len(cases)} cases failed"]
+    sections: list[Section] = []
+    rest = others
+    for title, word, verdicts in _SECTIONS:
+        if count := sum(_has(verdicts, case) for case in others):
+            heading.append(f"{count} {word}")
+            results = [result for case in others for result in case.results if result.verdict in verdicts]
+            sections.append(_foldable(title, _result_table(results), folded=len(results) > UNFOLDED_ROWS))
+            rest = [case for case in rest if not _has(verdicts, case)]
+    if count := sum(_has({Verdict.NOT_MEASURED}, case) for case in others):
+        heading.append(f"{count} not fully measured")
+    blocks = [*_preamble(run), *_failures(failed, run), *sections]
     shown = [result for case in cases for result in case.results]
-    blocks = _preamble(run)
-    if failures:
-        blocks.append(Section("Failed", [_result_table(failures)]))
-        if samples := "\n\n".join(_samples(failures)):
-            blocks.append(Section("Samples of the slowest cases", [Code(samples)]))
-        if maps := "\n\n".join(_error_maps(failures)):
-            blocks.append(Section("Where errors are", [Code(maps)]))
-    for title, listed in sections.items():
-        if listed:
-            blocks.append(_foldable(title, _result_table(listed), folded=len(listed) > UNFOLDED_ROWS))
     if interpreted := interpreted_line(shown):
         blocks.append(Paragraph(f"{interpreted}."))
     if missing := not_measured(shown):
-        facts = Facts([(gates, [why]) for gates, why in missing])
-        blocks.append(Section("Not measured", [facts]))
-    if others:
-        blocks.append(_foldable("All other cases", _case_table(others), folded=True))
-    return Document(f"cuTile kernels: {_heading(len(cases), counts)}", blocks)
+        blocks.append(Section("Not measured", [Facts([(gates, [why]) for gates, why in missing])]))
+    if rest:
+        blocks.append(_foldable("All other cases", _case_table(rest), folded=True))
+    return Document(f"cuTile kernels: {', '.join(heading)}", blocks)
+
+
+def _has(verdicts: Collection[Verdict], case: CaseRow) -> bool:
+    return any(result.verdict in verdicts for result in case.results)
 
 
 def _preamble(run: RunOutcome) -> list[Block]:
@@ -111,49 +99,49 @@ def _preamble(run: RunOutcome) -> list[Block]:
     return blocks
 
 
-def _heading(cases: int, counts: Counter[str]) -> str:
-    if not cases:
-        return "no case was run"
-    words = [*(word for word, _ in _SECTIONS.values()), "not fully measured"]
-    parts = [f"{counts['failed'] or 'none'} of {cases} cases failed"]
-    return ", ".join([*parts, *(f"{counts[word]} {word}" for word in words if counts[word])])
+def _failures(cases: Iterable[CaseRow], run: RunOutcome) -> Iterator[Section]:
+    failures: list[Result] = []
+    for case in cases:
+        wrong = [result for result in case.results if run.has_failed(result)]
+        # That a case which does not compile was not measured either is no news.
+        failures += [result for result in wrong if result.verdict not in UNDECIDED] or wrong
+    if failures:
+        yield Section("Failed", [_result_table(failures)])
+    if samples := "\n\n".join(_samples(failures)):
+        yield Section("Samples of the slowest cases", [Code(samples)])
+    if maps := "\n\n".join(_error_maps(failures)):
+        yield Section("Where errors are", [Code(maps)])
 
 
 def _foldable(title: str, table: Table, *, folded: bool) -> Section:
     return Section(f"{title}: {len(table.rows)}" if folded else title, [table], folded=folded)
 
 
-def _identity(result: Result) -> tuple[str, ...]:
-    return result.kernel, result.case, result.arch, result.gpu, result.key, result.gate
-
-
 def _case_table(cases: Sequence[CaseRow]) -> Table:
-    titles = figure_titles(case.figures for case in cases)
-    rows = []
-    for case in cases:
-        figures = [case.figures.get(title, "") for title in titles]
-        rows.append(Row((_short(case.kernel), _short(case.name), case.arch, *figures, case.verdict)))
-    return Table([*_NAMES, *_figure_columns(titles), Column("verdict")], rows)
+    columns, figures = figure_cells(cases)
+    rows = [
+        Row((_short(case.kernel), _short(case.name), case.arch, *own, case.verdict))
+        for case, own in zip(cases, figures, strict=True)
+    ]
+    return Table([*_NAMES, *columns, Column("verdict")], rows)
 
 
-def _result_table(results: Sequence[Result]) -> Table:
+def _result_table(results: Iterable[Result]) -> Table:
     """Return a row for each result, by gate, the largest change first."""
 
     def rank(result: Result) -> tuple[int, float, tuple[str, ...]]:
-        return gate_position(result), -(result.change or 0), _identity(result)
+        return gate_position(result), -(result.change or 0), result.case_id
 
-    titles = figure_titles(result.figures for result in results)
+    results = sorted(results, key=rank)
+    columns, figures = figure_cells(results)
     rows = []
-    for result in sorted(results, key=rank):
-        verdict = verdict_of(result)
-        why = result.detail.partition("\n")[0] or (
-            "" if (result.reason or "") in verdict else f"{result.reason}"
-        )
+    for result, own in zip(results, figures, strict=True):
+        verdict, reason = verdict_of(result), result.reason or ""
+        why = result.detail.partition("\n")[0] or ("" if reason in verdict else f"{reason}")
         names = (_short(result.kernel), _short(result.case), result.arch)
-        figures = [result.figures.get(title, "") for title in titles]
-        rows.append(Row((*names, result.gpu, verdict, *figures, why)))
-    columns = [*_NAMES, Column("GPU", verbatim=True), Column("verdict"), *_figure_columns(titles)]
-    return Table([*columns, Column("why", verbatim=True)], rows)
+        rows.append(Row((*names, result.gpu, verdict, *own, why)))
+    gpu, why_column = (Column(title, verbatim=True) for title in ("GPU", "why"))
+    return Table([*_NAMES, gpu, Column("verdict"), *columns, why_column], rows)
 
 
 def _samples(failures: Iterable[Result]) -> Iterator[str]:
@@ -167,11 +155,9 @@ def _samples(failures: Iterable[Result]) -> Iterator[str]:
             "current": [us for block in shown for us in block.current_us if math.isfinite(us)],
         }
         if all(times.values()):
-            # On one line: a name may hold one that would end the block.
-            title = printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}")
             rows = zip(times, histograms(list(times.values())), strict=True)
             lines = (f"{name:8}  {bars}  {format_time(median(times[name]))}" for name, bars in rows)
-            yield "\n".join([f"{title}: {format_change(result.change or 0.0)}", *lines])
+            yield "\n".join([f"{_title(result)}: {format_change(result.change or 0.0)}", *lines])
 
 
 def _error_maps(failures: Iterable[Result]) -> Iterator[str]:
@@ -181,13 +167,14 @@ def _error_maps(failures: Iterable[Result]) -> Iterator[str]:
     }
     for result, whole in [*wrong.values()][:_PLOTTED]:
         errors = whole.in_lines(_MAP_LINES)
-        title = printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}: {errors.caption}")
-        marks = [f"{place} from {text}" for place, text in enumerate(errors.scale)]
-        yield "\n".join([title, *map(printable, errors.rows), printable(", ".join(marks))])
+        scale = ", ".join(f"{place} from {text}" for place, text in enumerate(errors.scale))
+        lines = [f"{_title(result)}: {errors.caption}", *errors.rows, scale]
+        yield "\n".join(map(printable, lines))
 
 
-def _figure_columns(titles: Iterable[str]) -> list[Column]:
-    return [Column(title, right=True) for title in titles]
+def _title(result: Result) -> str:
+    """Return the names of a case on one line: a name may hold one that would end a block of code."""
+    return printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}")
 
 
 def _short(name: str) -> str:

@@ -59,7 +59,7 @@ def _pieces(block: Block, level: int, head: str = "", tail: str = "") -> Iterato
             lead = f"**{_prose(block.lead)}** " if block.lead else ""
             yield _Piece(f"{start}{lead}{_prose(block.text)}", tail=tail)
         case Facts():
-            rows = [f"- {_prose(label)}: {code(' '.join(texts))}" for label, texts in block.items]
+            rows = [f"- {_prose(label)}: {code(' '.join(texts))}" for label, texts in block.items if texts]
             yield _Piece(f"{head}\n", rows, tail)
         case Code():
             lines = "\n".join(map(printable, block.text.splitlines()))

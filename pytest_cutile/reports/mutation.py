@@ -9,16 +9,7 @@ import msgspec
 
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, never_killed
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import (
-    Block,
-    Column,
-    Document,
-    Paragraph,
-    Row,
-    Section,
-    Table,
-    Tone,
-)
+from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Section, Table, Tone
 from pytest_cutile.results import CorrectResult, Result
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from statistics import geometric_mean
 
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.select import stored_us, work_of
 from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, Ratio
+from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from pytest_cutile.quantities import format_ratio, natural_order
 from pytest_cutile.reports.document import (
     Block,
@@ -49,15 +49,27 @@ class ComparedCase:
     """Whether the rates were published rather than measured."""
 
     @property
-    def dtype(self) -> str | None:
-        """Dtype of the multiplied operands."""
-        return self.work.dtype
-
-    @property
     def ratios(self) -> list[float | None]:
         """How much faster the other platforms are than the first one."""
-        first, *others = self.rates
-        return [other / first if first and other else None for other in others]
+        return _over_first(self.rates)
+
+
+def _over_first(values: Sequence[float | None]) -> list[float | None]:
+    first, *others = values
+    return [other / first if first and other else None for other in others]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """What NVIDIA published besides the cases here, of its two platforms."""
+
+    title: str
+    metric: str
+    ratio: float
+    """The second one over the first one."""
+    figures: Sequence[float] = ()
+    """Empty where only the ratio was published."""
+    calls: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +88,16 @@ class PlatformComparison:
     """Keys of cases whose work is not the same everywhere."""
     untimed: Sequence[str]
     """Keys of cases without a time somewhere."""
-    ratios: dict[str, tuple[Ratio, bool]]
-    """NVIDIA's ratios by key of a case, with whether they are of that very shape."""
-    unmatched: Sequence[Ratio]
-    """NVIDIA's ratios of no case here."""
+    nvidias: Sequence[int]
+    """Places of the two platforms that NVIDIA compared, the first one first; nothing unless both are here."""
+    ratios: Mapping[str, tuple[float, bool]]
+    """NVIDIA's ratios of these two by key of a case, with whether they are of that very shape."""
+    others: Sequence[PublishedRow]
+    """What else NVIDIA published of the two."""
 
     @property
     def title(self) -> str:
         return f"{self.names[0]} beside {', '.join(self.names[1:])}"
-
-    @property
-    def nvidias(self) -> Sequence[int]:
-        """Places of GB10 and B300, which NVIDIA compared; nothing unless both are here."""
-        gpus = [file.gpu for file in self.files]
-        return [gpus.index(GB10), gpus.index(B300)] if {GB10, B300} <= {*gpus} else []
-
-    @property
-    def is_turned(self) -> bool:
-        """Whether B300 comes first: NVIDIA's ratios, B300 over GB10, are then shown as GB10 over B300."""
-        return bool(self.nvidias) and self.nvidias[0] > self.nvidias[1]
 
 
 def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> PlatformComparison:
@@ -115,8 +118,10 @@ def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> 
             untimed.append(key)
         if sum(time is not None for time in times) > 1:
             cases.append(_case(key, files, times, regime, having[0]))
-    gpus = {file.gpu for file in files}
-    ratios, unmatched = _published_ratios(cases) if {GB10, B300} <= gpus else ({}, [])
+    gpus = [file.gpu for file in files]
+    nvidias = [gpus.index(gpu) for gpu in (GB10, B300) if gpu in gpus]
+    nvidias = nvidias if len(nvidias) > 1 else []
+    ratios, others = _published(cases, is_turned=nvidias != sorted(nvidias)) if nvidias else ({}, [])
     return PlatformComparison(
         files=files,
         paths=paths,
@@ -125,8 +130,9 @@ def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> 
         only=only,
         other_work=other_work,
         untimed=untimed,
+        nvidias=sorted(nvidias),
         ratios=ratios,
-        unmatched=unmatched,
+        others=others,
     )
 
 
@@ -180,20 +186,25 @@ def _time_us(file: SpeedBaselines, key: str, regime: str) -> float | None:
     return stored.us if stored is not None else None
 
 
-def _published_ratios(
-    cases: Sequence[ComparedCase],
-) -> tuple[dict[str, tuple[Ratio, bool]], list[Ratio]]:
-    """Return NVIDIA's ratios by key, with whether they are of that very shape, and those of no case here."""
+def _published(
+    cases: Sequence[ComparedCase], *, is_turned: bool
+) -> tuple[dict[str, tuple[float, bool]], list[PublishedRow]]:
+    """Return `PlatformComparison.ratios` and `others`; turned they are of GB10 over B300."""
+    turn = -1 if is_turned else 1
     keys = {case.key for case in cases}
-    published: dict[str, tuple[Ratio, bool]] = {}
-    unmatched = []
-    for ratio in RATIOS:
-        exact = ratio.key in keys
-        alike = [ratio.key] if exact else [c.key for c in cases if ratio.is_about(c.kernel, c.name)]
-        published.update(dict.fromkeys(alike, (ratio, exact)))
+    ratios: dict[str, tuple[float, bool]] = {}
+    others = []
+    for one in RATIOS:
+        exact = one.key in keys
+        alike = [one.key] if exact else [case.key for case in cases if one.is_about(case.kernel, case.name)]
+        ratios.update(dict.fromkeys(alike, (one.ratio**turn, exact)))
         if not alike:
-            unmatched.append(ratio)
-    return published, unmatched
+            others.append(PublishedRow(title=one.title, metric=one.metric, ratio=one.ratio**turn))
+    for pair in QWEN2_7B:
+        title, figures = f"Qwen2-7B, {pair.title}", (pair.gb10, pair.b300)[::turn]
+        ratio, calls = pair.ratio**turn, pair.calls
+        others.append(PublishedRow(title=title, metric="ms", ratio=ratio, figures=figures, calls=calls))
+    return ratios, others
 
 
 # -- what they can do ---------------------------------------------------------------------------------
@@ -215,8 +226,7 @@ class Limit:
     @property
     def ratios(self) -> list[float | None]:
         """The other platforms over the first one."""
-        first, *others = self.values
-        return [other / first if first and other else None for other in others]
+        return _over_first(self.values)
 
 
 def limits_of(files: Sequence[SpeedBaselines]) -> list[Limit]:
@@ -282,32 +292,28 @@ def _kernels(comparison: PlatformComparison) -> Iterator[Block]:
     only = [f"{count} only of {name}" for name, count in zip(names, comparison.only, strict=True) if count]
     if only:
         yield Paragraph(f"cases not compared: {', '.join(only)}")
-    if comparison.other_work:
-        yield Paragraph(
-            f"not compared, other work: {', '.join(comparison.other_work)}", overflow=Overflow.CLIP
-        )
-    if comparison.untimed:
-        yield Paragraph(
-            f"not compared, no times in one regime: {', '.join(comparison.untimed)}", overflow=Overflow.CLIP
-        )
+    uncompared = {"other work": comparison.other_work, "no times in one regime": comparison.untimed}
+    for why, keys in uncompared.items():
+        if keys:
+            yield Paragraph(f"not compared, {why}: {', '.join(keys)}", overflow=Overflow.CLIP)
     other = names[1] if len(names) == 2 else "the other platform"  # noqa: PLR2004
     yield Paragraph(f"ratio: {other} over {names[0]}, so above 1x {other} is faster")
     if comparison.nvidias or any(any(case.published) for case in cases):
         yield Paragraph("p: a published figure, not a measured one")
     if comparison.ratios:
         other_shape = "; ~ of another shape" if not all(own for _, own in comparison.ratios.values()) else ""
-        earlier, later = (names[place] for place in sorted(comparison.nvidias))
+        earlier, later = (names[place] for place in comparison.nvidias)
         yield Paragraph(f"published: {later} over {earlier} in {DOCUMENT}{other_shape}")
 
 
 def _case_table(comparison: PlatformComparison) -> Table:
     rows = []
-    logs: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in comparison.names[1:]])
+    ratios_by_metric: dict[str, list[list[float | None]]] = defaultdict(list)
     for case in comparison.cases:
-        ratio, exact = comparison.ratios.get(case.key, (None, True))
         published = ""
-        if ratio is not None:
-            published = "~" * (not exact) + format_ratio(ratio.ratio ** (-1 if comparison.is_turned else 1))
+        if case.key in comparison.ratios:
+            ratio, exact = comparison.ratios[case.key]
+            published = "~" * (not exact) + format_ratio(ratio)
         rates = [
             "" if rate is None else f"{rate:.4g}{'p' if is_published else ' '}"
             for rate, is_published in zip(case.rates, case.published, strict=True)
@@ -315,10 +321,10 @@ def _case_table(comparison: PlatformComparison) -> Table:
         metric = case.metric + ", sustained" * (case.regime == "sustained")
         rows.append(_row([case.kernel, case.name, metric], rates, case.ratios, [published]))
         if any(case.ratios):
-            for own, one in zip(logs[case.metric], case.ratios, strict=True):
-                own.extend([math.log(one)] if one else [])
-    for metric, by_platform in sorted(logs.items()):
-        means = [math.exp(sum(own) / len(own)) if own else None for own in by_platform]
+            ratios_by_metric[case.metric].append(case.ratios)
+    for metric, ratios in sorted(ratios_by_metric.items()):
+        by_platform = [[*filter(None, own)] for own in zip(*ratios, strict=True)]
+        means = [geometric_mean(own) if own else None for own in by_platform]
         counts = "/".join(dict.fromkeys(f"{len(own)}" for own in by_platform))
         title = f"{counts} case{'s' * (counts != '1')}"
         rows.append(_row(["geometric mean", title, metric], [""] * len(comparison.names), means, [""]))
@@ -328,16 +334,12 @@ def _case_table(comparison: PlatformComparison) -> Table:
 
 def _nvidias_figures(comparison: PlatformComparison) -> Iterator[Block]:
     yield Paragraph("research/reports/published-figures.md says where the document contradicts itself.")
-    turned = -1 if comparison.is_turned else 1
-    rows = [
-        Row((one.title, one.metric, "", "", format_ratio(one.ratio**turned))) for one in comparison.unmatched
-    ]
-    for pair in QWEN2_7B:
-        figures = [f"{pair.gb10:.5g}p", f"{pair.b300:.5g}p"][::turned]
-        calls = f", {pair.calls} calls" if pair.calls else ""
-        title = f"Qwen2-7B, {pair.title}{calls}"
-        rows.append(Row((title, "ms", *figures, format_ratio(pair.ratio**turned))))
-    names = [comparison.names[place] for place in sorted(comparison.nvidias)]
+    rows = []
+    for one in comparison.others:
+        title = f"{one.title}, {one.calls} calls" if one.calls else one.title
+        figures = [f"{figure:.5g}p" for figure in one.figures] or ["", ""]
+        rows.append(Row((title, one.metric, *figures, format_ratio(one.ratio))))
+    names = [comparison.names[place] for place in comparison.nvidias]
     titles = [Column(title, right=True) for title in (*names, "ratio")]
     yield Table([Column("published"), Column("metric"), *titles], rows)
 

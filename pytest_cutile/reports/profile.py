@@ -9,6 +9,7 @@ from pytest_cutile.profiling.counters import KernelCounters
 from pytest_cutile.profiling.limits import UNITS, bound_of_launch, wait_shares
 from pytest_cutile.profiling.profiled_case import ProfiledCase
 from pytest_cutile.quantities import counted, format_ratio, format_share, format_time
+from pytest_cutile.reports.compiled import tensor_core_text
 from pytest_cutile.reports.document import Block, Column, Document, Facts, Paragraph, Row, Section, Table
 from pytest_cutile.static.facts import LaunchFacts
 from pytest_cutile.static.roofline import predict
@@ -30,8 +31,7 @@ def profile_document(case: ProfiledCase, kernels: Sequence[KernelCounters]) -> D
     blocks: list[Block] = [_words(kernel, total_us) for kernel in large]
     blocks.append(Section("Roofline", [Facts([*_roofline(case, kernels, total_us)])]))
     blocks.append(Section("Counters", [counters_table(kernels)]))
-    waits = [*_waits(large)]
-    if waits:
+    if waits := [*_waits(large)]:
         blocks.append(Section("What warps wait for, in percent of their time", waits))
     blocks.append(Section("Compiled code", [*_compiled(case)]))
     blocks.append(Paragraph(_CAUTION))
@@ -77,11 +77,11 @@ def _roofline(
     if limits:
         slowest = max(limits, key=lambda title: limits[title])
         yield "least time", [f"{format_time(limits[slowest])}, by {slowest}"]
-    moved = [kernel.values.get(f"dram__bytes_{way}.sum") for kernel in kernels for way in ("read", "write")]
-    known = [each for each in moved if each is not None]
-    if case.bytes and len(known) == len(moved):
-        ratio = format_ratio(sum(known) / case.bytes)
-        yield "traffic", [f"{sum(known):.4g} bytes from and to memory, {ratio} what the case counts"]
+    ways = [(kernel, f"dram__bytes_{way}.sum") for kernel in kernels for way in ("read", "write")]
+    if case.bytes and all(metric in kernel.values for kernel, metric in ways):
+        moved = sum(kernel.values[metric] for kernel, metric in ways)
+        ratio = format_ratio(moved / case.bytes)
+        yield "traffic", [f"{moved:.4g} bytes from and to memory, {ratio} what the case counts"]
 
 
 def counters_table(kernels: Sequence[KernelCounters]) -> Table:
@@ -106,8 +106,7 @@ def counters_table(kernels: Sequence[KernelCounters]) -> Table:
 
 def _waits(kernels: Sequence[KernelCounters]) -> Iterator[Paragraph]:
     for kernel in kernels:
-        shares = wait_shares(kernel)[:_SHOWN_WAITS]
-        waits = [f"{format_share(share)} {text}" for text, share in shares]
+        waits = [f"{format_share(share)} {text}" for text, share in wait_shares(kernel)[:_SHOWN_WAITS]]
         if waits:
             yield Paragraph("; ".join(waits), lead=f"{kernel.kernel}:")
 
@@ -120,10 +119,9 @@ def _compiled(case: ProfiledCase) -> Iterator[Block]:
         yield Paragraph("; ".join(_launch_facts(launch, case.arch)), lead=f"{launch.kernel}:")
     prediction = predict(case.facts.launches, case.arch)
     if prediction is not None:
-        text = f"The static gate predicts {format_time(prediction.us)} at least, by {prediction.slowest}."
-        yield Paragraph(text)
-    for missing in case.facts.missing:
-        yield Paragraph(missing)
+        least = f"{format_time(prediction.us)} at least, by {prediction.slowest}"
+        yield Paragraph(f"The static gate predicts {least}.")
+    yield from map(Paragraph, case.facts.missing)
 
 
 def _launch_facts(launch: LaunchFacts, arch: str) -> Iterator[str]:
@@ -136,13 +134,9 @@ def _launch_facts(launch: LaunchFacts, arch: str) -> Iterator[str]:
         )
     fits = occupancy_of(launch, arch)
     if fits is not None:
-        limits = " and ".join(fits.limited_by)
-        blocks = counted(fits.blocks, "block")
+        blocks, limits = counted(fits.blocks, "block"), " and ".join(fits.limited_by)
         yield f"{blocks} ({fits.warps} warps) fit a multiprocessor, limited by {limits}"
     if launch.stack_bytes:
         yield f"{launch.stack_bytes} bytes of registers spilled by each thread"
     if launch.instructions is not None:
-        products = launch.instructions.get("tensor_core", {})
-        yield (
-            ", ".join(f"{count} {name}" for name, count in products.items()) or "no tensor-core instructions"
-        )
+        yield tensor_core_text(launch) or "no tensor-core instructions"

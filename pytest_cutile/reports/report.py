@@ -1,7 +1,7 @@
 """What every report shows, as one frozen value: of a run, or of stored baselines alone.
 
-`--kernel-json` writes it as it is, so its fields are the schema that docs/reference/json.md describes: a
-field that changes its meaning or goes away needs another `SCHEMA`.
+`--kernel-json` writes it as it is. docs/reference/json.md says what the fields mean: one that changes its
+meaning or goes away needs another `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,7 +29,7 @@ from pytest_cutile.baselines.select import work_of
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import natural_order
-from pytest_cutile.reports.cases import CaseRow, FailedTest, RunOutcome, cases_of, not_measured
+from pytest_cutile.reports.cases import AnyResult, CaseRow, FailedTest, RunOutcome, cases_of, not_measured
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.history import HistoryPoint, history_points
 from pytest_cutile.results import Amount, Measured, Microseconds, Result, SpeedResult, StaticResult
@@ -38,7 +38,6 @@ from pytest_cutile.speed.measure.timing import bound_of
 from pytest_cutile.static.facts import CaseFacts
 
 Limit = Annotated[float, Meta(gt=0, lt=1e12)]
-_Carrying = TypeVar("_Carrying", "ReportedCase", FailedTest)
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -53,13 +52,9 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     us_per_launch: Microseconds
     sustained_us_per_launch: Microseconds | None = None
     flops: Amount = 0.0
-    """Floating-point operations per launch."""
     bytes: Amount = 0.0
-    """Bytes per launch."""
     tokens: Amount = 0.0
-    """Tokens per launch."""
     dtype: str = ""
-    """Dtype of the multiplied operands."""
     rate: Amount | None = None
     """In `unit`."""
     unit: str = ""
@@ -114,26 +109,20 @@ class ReportedCase(Struct, frozen=True, kw_only=True):
     """One case on one architecture."""
 
     id: str
-    """Name that is the same in each report: the anchor of its row in pages."""
     kernel: str
     name: str
     key: str
-    """As baselines name it: "softmax[bf16-4096x8192]"; its history is `Report.history[key]`."""
     arch: str
     gpu: str
-    """As NVML names it; empty where none was used."""
     dtype: str
     """As the case's name has it ("bf16"), else that of the work; empty where neither says."""
     verdict: str
     """In words: the worst of its gates'; "recorded" in a report of baselines."""
     tone: Tone = Tone.PLAIN
-    """"good", "bad", or "plain": undecided."""
     failed: bool = False
-    results: tuple[Result, ...] = ()
-    """Of all gates that ran and all inputs; `gate` says of which."""
+    results: tuple[AnyResult, ...] = ()
     figures: Figures | None
     baseline: StaticEntry | None
-    """Compiled code that is stored of the case."""
 
 
 class ReportedPlatform(Struct, frozen=True, kw_only=True):
@@ -142,7 +131,6 @@ class ReportedPlatform(Struct, frozen=True, kw_only=True):
     arch: str
     memory_bandwidth_gb_s: Limit
     dense_tflops: Mapping[str, Limit]
-    """By dtype of the multiplied operands."""
     source: str
 
 
@@ -150,7 +138,6 @@ class NotMeasured(Struct, frozen=True, kw_only=True):
     """What was not measured, and why."""
 
     counts: str
-    """"3 correct, 3 speed"."""
     why: str
 
 
@@ -159,29 +146,20 @@ class Report(Struct, frozen=True, kw_only=True):
 
     schema: int
     of: str
-    """"run" or "baselines"."""
     by: str
     at: str
-    """When it was made, ISO 8601 in UTC."""
     environment: Mapping[str, str]
     cases: tuple[ReportedCase, ...]
     """Sorted by kernel, name and architecture."""
     history: Mapping[str, tuple[GpuHistory, ...]]
-    """By key of the case: a series for each kind of GPU."""
     platforms: Mapping[str, ReportedPlatform]
-    """The limits of each GPU that is named, where they are known."""
     sessions: Mapping[str, RecordedSession]
-    """The recorded sessions behind the history."""
     unfinished: bool = False
-    """Whether the run was stopped before its end."""
     other_failures: int = 0
     """Failures that are no verdict on a kernel."""
     left_out: int = 0
-    """Tests that were left out because their code is the baseline's."""
     unchanged: tuple[str, ...] = ()
-    """Keys of their cases."""
     verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
-    """How many results, by gate, architecture and verdict."""
     failures: tuple[FailedTest, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -212,44 +190,19 @@ def from_json(text: bytes) -> Report:
         msgspec.DecodeError: it is no JSON.
         msgspec.ValidationError: it is none of these reports, or of another schema.
     """
-    form = msgspec.json.decode(text, type=_Form)
-    if form.schema != SCHEMA:
-        raise msgspec.ValidationError(f"its schema is {form.schema}, and {SCHEMA} is read here")
-    plain = msgspec.json.decode(text)
-    for one in [*plain.get("cases", ()), *plain.get("failures", ())]:
-        one["results"] = ()
-    report = msgspec.convert(plain, Report)
-    return msgspec.structs.replace(
-        report,
-        cases=_with_results(report.cases, form.cases),
-        failures=_with_results(report.failures, form.failures),
-    )
+    schema = msgspec.json.decode(text, type=_Versioned).schema
+    if schema != SCHEMA:
+        raise msgspec.ValidationError(f"its schema is {schema}, and {SCHEMA} is read here")
+    report = msgspec.json.decode(text, type=Report)
+    results = [result for case in report.cases for result in case.results]
+    for result in (*results, *(result for failure in report.failures for result in failure.results)):
+        if isinstance(result, StaticResult) and result.facts is not None:
+            msgspec.convert(result.facts, CaseFacts)  # they are kept as they are, and have to be right
+    return report
 
 
-class _Carrier(Struct):
-    """What carries results, in the form of JSON: no type names the results of all gates."""
-
-    results: tuple[dict[str, Any], ...]
-
-
-class _Form(Struct):
+class _Versioned(Struct):
     schema: int
-    cases: tuple[_Carrier, ...] = ()
-    failures: tuple[_Carrier, ...] = ()
-
-
-def _with_results(bare: Sequence[_Carrying], carriers: Sequence[_Carrier]) -> tuple[_Carrying, ...]:
-    return tuple(
-        msgspec.structs.replace(one, results=tuple(map(_result, carrier.results)))
-        for one, carrier in zip(bare, carriers, strict=True)
-    )
-
-
-def _result(data: Mapping[str, Any]) -> Result:
-    result = Result.from_builtins(data)
-    if isinstance(result, StaticResult) and result.facts is not None:
-        msgspec.convert(result.facts, CaseFacts)  # they are kept as they are, and have to be right
-    return result
 
 
 def report_of_run(run: RunOutcome) -> Report:
@@ -263,18 +216,14 @@ def report_of_run(run: RunOutcome) -> Report:
         except BaselineError as error:
             remarks.append(f"history and compiled baselines are left out: {error}")
     rows = cases_of(run.results)
-    history = _histories(speed, {row.key for row in rows})
-    failed = {result.case_id for result in run.failed}
-    entries = _entries(static)
-    cases = [_case(row, failed, history.get(row.key, ()), entries) for row in rows]
+    stored = _Stored.read(speed, static, {row.key for row in rows})
     verdicts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for result in run.results:
         verdicts[result.gate][result.arch][result.verdict] += 1
     return _report(
         of="run",
-        cases=cases,
-        history=history,
-        speed=speed,
+        cases=[_case_of_run(row, run, stored) for row in rows],
+        stored=stored,
         unfinished=run.unfinished,
         other_failures=run.other_failures,
         left_out=len(run.left_out),
@@ -291,17 +240,13 @@ def report_of_baselines(
     speed: Sequence[SpeedBaselines], static: Sequence[StaticBaselines], environment: Mapping[str, str]
 ) -> Report:
     """Return the report of what is stored, with no run."""
-    keys = {key for one in speed for key in one.entries}
-    history = _histories(speed, keys)
-    entries = _entries(static)
-    timed = {(one.arch, one.gpu, key) for one in speed for key in one.entries}
-    archs = {(arch, key) for arch, _, key in timed}
-    compiled = {(arch, "", key) for arch, own in entries.items() for key in own if (arch, key) not in archs}
+    timed = {(key, one.arch, one.gpu) for one in speed for key in one.entries}
+    stored = _Stored.read(speed, static, {key for key, _, _ in timed})
+    untimed = stored.compiled.keys() - {(key, arch) for key, arch, _ in timed}
     cases = []
-    for arch, gpu, key in timed | compiled:
-        series = next((one for one in history.get(key, ()) if (one.arch, one.gpu) == (arch, gpu)), None)
+    for key, arch, gpu in timed | {(key, arch, "") for key, arch in untimed}:
         kernel, _, name = key.partition("[")
-        figures = series.figures if series is not None else None
+        figures = stored.figures(key, arch, gpu)
         cases.append(
             ReportedCase(
                 id=identifier(key, arch, gpu),
@@ -313,35 +258,44 @@ def report_of_baselines(
                 dtype=_dtype(name, figures),
                 verdict="published" if figures is not None and figures.origin == "published" else "recorded",
                 figures=figures,
-                baseline=entries.get(arch, {}).get(key),
+                baseline=stored.compiled.get((key, arch)),
             )
         )
-    return _report(of="baselines", cases=cases, history=history, speed=speed, environment=environment)
+    return _report(of="baselines", cases=cases, stored=stored, environment=environment)
 
 
-def _entries(static: Iterable[StaticBaselines]) -> dict[str, dict[str, StaticEntry]]:
-    """Return the static baselines by architecture and key; of several files, the last one that has a key."""
-    entries: dict[str, dict[str, StaticEntry]] = defaultdict(dict)
-    for one in static:
-        entries[one.arch].update(one.entries)
-    return entries
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """What baselines hold of some cases."""
 
+    history: Mapping[str, tuple[GpuHistory, ...]]
+    compiled: Mapping[tuple[str, str], StaticEntry]
+    """By key and architecture; of several files, the last one that has a case."""
+    sessions: Mapping[str, RecordedSession]
 
-def _report(
-    *,
-    of: str,
-    cases: Iterable[ReportedCase],
-    history: Mapping[str, tuple[GpuHistory, ...]],
-    speed: Iterable[SpeedBaselines],
-    **more: Any,
-) -> Report:
-    cases = tuple(
-        sorted(
-            cases,
-            key=lambda case: (natural_order(case.kernel), natural_order(case.name), case.arch, case.gpu),
+    @classmethod
+    def read(cls, speed: Sequence[SpeedBaselines], static: Sequence[StaticBaselines], keys: set[str]) -> Self:
+        history: dict[str, list[GpuHistory]] = defaultdict(list)
+        for one in speed:
+            for key in one.entries.keys() & keys:
+                history[key].append(_gpu_history(key, one))
+        return cls(
+            history={key: tuple(series) for key, series in sorted(history.items())},
+            compiled={(key, one.arch): entry for one in static for key, entry in one.entries.items()},
+            sessions={name: session for one in speed for name, session in one.sessions.items()},
         )
-    )
-    gpus = {case.gpu for case in cases} | {one.gpu for series in history.values() for one in series}
+
+    def figures(self, key: str, arch: str, gpu: str) -> Figures | None:
+        series = (one.figures for one in self.history.get(key, ()) if (one.arch, one.gpu) == (arch, gpu))
+        return next(filter(None, series), None)
+
+
+def _report(*, of: str, cases: Iterable[ReportedCase], stored: _Stored, **more: Any) -> Report:
+    def order(case: ReportedCase) -> tuple[Any, ...]:
+        return natural_order(case.kernel), natural_order(case.name), case.arch, case.gpu
+
+    cases = tuple(sorted(cases, key=order))
+    gpus = {case.gpu for case in cases} | {one.gpu for series in stored.history.values() for one in series}
     platforms = {gpu: known for gpu in sorted(gpus) if (known := find_platform(gpu)) is not None}
     return Report(
         schema=SCHEMA,
@@ -349,45 +303,34 @@ def _report(
         by=recorded_by(),
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         cases=cases,
-        history=history,
+        history=stored.history,
         platforms={
-            gpu: ReportedPlatform(
-                arch=one.arch,
-                memory_bandwidth_gb_s=one.memory_bandwidth_gb_s,
-                dense_tflops=dict(one.dense_tflops),
-                source=one.source,
-            )
-            for gpu, one in platforms.items()
+            gpu: msgspec.convert(platform, ReportedPlatform, from_attributes=True)
+            for gpu, platform in platforms.items()
         },
-        sessions={name: session for one in speed for name, session in one.sessions.items()},
+        sessions=stored.sessions,
         **more,
     )
 
 
-def _case(
-    row: CaseRow,
-    failed: set[tuple[str, ...]],
-    history: Iterable[GpuHistory],
-    entries: Mapping[str, Mapping[str, StaticEntry]],
-) -> ReportedCase:
-    arch = row.arch
+def _case_of_run(row: CaseRow, run: RunOutcome, stored: _Stored) -> ReportedCase:
     gpu = next((result.gpu for result in row.results if result.gpu), "")
-    stored = (series.figures for series in history if (series.arch, series.gpu) == (arch, gpu))
-    figures = next(filter(None, [*map(_measured_figures, row.results), *stored]), None)
+    measured = next(filter(None, map(_measured_figures, row.results)), None)
+    figures = measured or stored.figures(row.key, row.arch, gpu)
     return ReportedCase(
-        id=identifier(row.key, arch, gpu),
+        id=identifier(row.key, row.arch, gpu),
         kernel=row.kernel,
         name=row.name,
         key=row.key,
-        arch=arch,
+        arch=row.arch,
         gpu=gpu,
         dtype=_dtype(row.name, figures),
         verdict=row.verdict,
         tone=row.tone,
-        failed=any(result.case_id in failed for result in row.of_all_inputs),
+        failed=any(map(run.has_failed, row.of_all_inputs)),
         results=tuple(row.of_all_inputs),
         figures=figures,
-        baseline=entries.get(arch, {}).get(row.key),
+        baseline=stored.compiled.get((row.key, row.arch)),
     )
 
 
@@ -410,31 +353,21 @@ def _measured_figures(result: Result) -> Figures | None:
     )
 
 
-def _histories(speed: Iterable[SpeedBaselines], keys: set[str]) -> dict[str, tuple[GpuHistory, ...]]:
-    histories: dict[str, list[GpuHistory]] = defaultdict(list)
-    for one in speed:
-        for key in one.entries.keys() & keys:
-            histories[key].append(_gpu_history(key, one))
-    return {key: tuple(series) for key, series in sorted(histories.items())}
-
-
 def _gpu_history(key: str, baselines: SpeedBaselines) -> GpuHistory:
-    entry = baselines.entries[key]
+    entry, gpu = baselines.entries[key], baselines.gpu
     points = history_points(key, baselines)
-    timed = [point for point in points if point.headline_us is not None]
-    figures = None
-    if timed:
-        newest = timed[-1]
-        record = next(one for one in reversed(entry.records) if one.runs)
-        figures = _figures(
-            "recorded", newest.headline_us or 0.0, record.work, baselines.gpu, sustained=newest.sustained_us
-        )
-    elif entry.published is not None:
-        figures = _figures("published", entry.published.median_us, work_of(entry), baselines.gpu)
     published = entry.published
+    newest = next((point for point in reversed(points) if point.headline_us is not None), None)
+    figures = None
+    if newest is not None:
+        record = next(one for one in reversed(entry.records) if one.runs)
+        us, sustained_us = newest.headline_us or 0.0, newest.sustained_us
+        figures = _figures("recorded", us, record.work, gpu, sustained_us=sustained_us)
+    elif published is not None:
+        figures = _figures("published", published.median_us, work_of(entry), gpu)
     return GpuHistory(
         arch=baselines.arch,
-        gpu=baselines.gpu,
+        gpu=gpu,
         points=tuple(points),
         published_us=None if published is None else published.median_us,
         published_source="" if published is None else published.source,
@@ -442,25 +375,27 @@ def _gpu_history(key: str, baselines: SpeedBaselines) -> GpuHistory:
     )
 
 
-def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained: float | None = None) -> Figures:
+def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained_us: float | None = None) -> Figures:
     platform = find_platform(gpu)
     bound = bound_of(work, platform)
+    dtype = work.dtype or ""
     limit = None
     if platform is not None:
-        dtype = work.dtype or ""
         limit = platform.tflops_limit(dtype) if bound == "TFLOPS" else platform.memory_bandwidth_gb_s
-    figures = Figures(
+    rates = {unit: amount / us * 1e6 for unit, amount in work.amounts.items()}
+    unit = "tokens/s" if work.tokens else bound
+    return Figures(
         origin=origin,
         us_per_launch=us,
-        sustained_us_per_launch=sustained,
-        **{**asdict(work), "dtype": work.dtype or ""},
+        sustained_us_per_launch=sustained_us,
+        flops=work.flops,
+        bytes=work.bytes,
+        tokens=work.tokens,
+        dtype=dtype,
+        rate=rates.get(unit),
+        unit=unit if unit in rates else "",
+        share_of_limit=rates[bound] / limit if limit and bound in rates else None,
     )
-    unit = "tokens/s" if work.tokens else bound
-    rate, bounded = figures.in_unit(unit), figures.in_unit(bound)
-    if rate is None:
-        return figures
-    share = bounded / limit if bounded and limit else None
-    return msgspec.structs.replace(figures, rate=rate, unit=unit, share_of_limit=share)
 
 
 def identifier(*names: str) -> str:

@@ -10,27 +10,12 @@ from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
     cases_of,
-    figure_titles,
+    figure_cells,
     interpreted_line,
     not_measured,
 )
-from pytest_cutile.reports.document import (
-    Block,
-    Column,
-    Document,
-    Overflow,
-    Paragraph,
-    Row,
-    Table,
-    Tone,
-)
-from pytest_cutile.results import (
-    CompileResult,
-    CorrectResult,
-    Result,
-    SpeedResult,
-    StaticResult,
-)
+from pytest_cutile.reports.document import Block, Column, Document, Overflow, Paragraph, Row, Table, Tone
+from pytest_cutile.results import CompileResult, CorrectResult, Result, SpeedResult, StaticResult
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
@@ -49,50 +34,51 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     if not results:
         return Document("cuTile kernels", [])
     cases = cases_of(results)
-    if verbose or any(filter(None, (text for case in cases for text in case.figures.values()))):
-        blocks: list[Block] = [_table(cases, verbose=verbose)]
-    else:
-        failed = {result.case_id for result in run.failed}
-        shown = [
-            case
-            for case in cases
-            if case.tone is Tone.BAD or any(result.case_id in failed for result in case.results)
-        ]
-        blocks = [_overview(cases, run.seconds), *([_table(shown, verbose=True)] if shown else [])]
-
-    def add(texts: Iterable[str], tone: Tone = Tone.PLAIN, *, clipped: bool = False) -> None:
-        overflow = Overflow.CLIP if clipped and not verbose else Overflow.KEEP
-        blocks.extend(Paragraph(text, tone=tone, overflow=overflow) for text in texts)
-
-    add(filter(None, [interpreted_line(results)]))
-    add(_correctness_notes(results, verbose=verbose), clipped=True)
-    add(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
-    add(_gpu_today(results))
-    add(_undecided(results))
-    passed = [
-        one for one in results if one.verdict is Verdict.IMPROVEMENT or one.reason is Reason.WITHIN_MARGIN
-    ]
-    add(result.detail for result in passed if result.detail and not result.recorded)
     static = [result for result in results if isinstance(result, StaticResult)]
+    clipped = Overflow.KEEP if verbose else Overflow.CLIP
+    blocks: list[Block] = []
+    if verbose or any(text for case in cases for text in case.figures.values()):
+        blocks.append(_table(cases, verbose=verbose))
+    else:
+        blocks.append(_overview(cases, run.seconds))
+        failed = [case for case in cases if case.tone is Tone.BAD or any(map(run.has_failed, case.results))]
+        blocks += [_table(failed, verbose=True)] if failed else []
+    blocks += _notes([interpreted_line(results)])
+    blocks += _notes(_correctness_notes(results, verbose=verbose), overflow=clipped)
+    blocks += _notes(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
+    blocks += _notes(_gpu_today(results))
+    blocks += _notes(_undecided(results))
+    blocks += _notes(
+        result.detail
+        for result in results
+        if result.verdict is Verdict.IMPROVEMENT or result.reason is Reason.WITHIN_MARGIN
+        if not result.recorded
+    )
     tones = {Effect.WORSE: Tone.BAD, Effect.BETTER: Tone.GOOD, Effect.DIFFERENT: Tone.PLAIN}
     for effect, tone in tones.items():
-        add(_changes(static, effect, verbose=verbose), tone, clipped=True)
-    add(_toolchains(static))
+        blocks += _notes(_changes(static, effect, verbose=verbose), tone, overflow=clipped)
+    blocks += _notes(_toolchains(static))
     for note, count in Counter(result.recorded for result in results if result.recorded).items():
         first, *more = note.splitlines()
-        add([first + (f" ({count} cases)" if count > 1 else ""), *more])
-    add(run.remarks, Tone.WARNING)
+        blocks += _notes([first + (f" ({count} cases)" if count > 1 else ""), *more])
+    blocks += _notes(run.remarks, Tone.WARNING)
     return Document("cuTile kernels", blocks)
 
 
+def _notes(
+    texts: Iterable[str], tone: Tone = Tone.PLAIN, *, overflow: Overflow = Overflow.KEEP
+) -> list[Paragraph]:
+    return [Paragraph(text, tone=tone, overflow=overflow) for text in texts if text]
+
+
 def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
-    titles = figure_titles(case.figures for case in cases)
+    """Return a row for each case; without `verbose` one row for what passed of a kernel without figures."""
+    columns, figures = figure_cells(cases)
     rows: list[Row] = []
     quiet: Counter[tuple[str, str, str, Tone]] = Counter()
-    for case in cases:
-        figures = [case.figures.get(title, "") for title in titles]
-        if verbose or case.tone is Tone.BAD or any(figures):
-            rows.append(Row((case.kernel, case.name, *figures, case.platform, case.verdict), case.tone))
+    for case, own in zip(cases, figures, strict=True):
+        if verbose or case.tone is Tone.BAD or any(own):
+            rows.append(Row((case.kernel, case.name, *own, case.platform, case.verdict), case.tone))
         else:
             quiet[case.kernel, case.verdict, case.platform, case.tone] += 1
     archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
@@ -100,9 +86,8 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
         archs[kernel, verdict, count, tone].append(arch)
     for (kernel, verdict, count, tone), alike in archs.items():
         arch = alike[0] if len(alike) == 1 else f"{len(alike)} archs"
-        rows.append(Row((kernel, counted(count, "case"), *("",) * len(titles), arch, verdict), tone))
-    figures_of = [Column(title, right=True) for title in titles]
-    return Table([*NAMES, *figures_of, Column("arch"), Column("verdict")], rows)
+        rows.append(Row((kernel, counted(count, "case"), *("",) * len(columns), arch, verdict), tone))
+    return Table([*NAMES, *columns, Column("arch"), Column("verdict")], rows)
 
 
 def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
@@ -112,48 +97,53 @@ def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
         by_kernel[case.kernel].append(case)
     rows = []
     for kernel, own in by_kernel.items():
-        results = [(case.name, result) for case in own for result in case.results]
-        changes: dict[str, set[str]] = defaultdict(set)
-        for name, result in results:
-            if isinstance(result, StaticResult) and (word := _change(result)):
-                changes[word].add(name)
-        if len(changes) == 1 and not {"no", "no baseline", "recorded"}.isdisjoint(changes):
-            words = [*changes]
-        else:
-            words = [f"{len(names)} {word}" for word, names in changes.items() if word != "no"]
-        took = f"{seconds[kernel]:.1f} s" if kernel in seconds else ""
-        cells = (_passed(results, CorrectResult), _passed(results, CompileResult), ", ".join(words), took)
+        cells = (
+            f"{len({case.name for case in own})}",
+            _passed(own, CorrectResult),
+            _passed(own, CompileResult),
+            _changed(own),
+            f"{seconds[kernel]:.1f} s" if kernel in seconds else "",
+        )
         tone = Tone.BAD if any(case.tone is Tone.BAD for case in own) else Tone.GOOD
-        rows.append(Row((kernel, f"{len({case.name for case in own})}", *cells), tone))
+        rows.append(Row((kernel, *cells), tone))
     titles = ("cases", "right", "compiles", "changed", "time")
     return Table([NAMES[0], *(Column(title, right=True) for title in titles)], rows)
 
 
+def _changed(cases: Iterable[CaseRow]) -> str:
+    """Return how the compiled code of cases differs from the baselines': "2 worse, 1 better", or "no"."""
+    changes: dict[str, set[str]] = defaultdict(set)
+    for case in cases:
+        for result in case.results:
+            if isinstance(result, StaticResult) and (word := _change(result)):
+                changes[word].add(case.name)
+    if len(changes) == 1 and not {"no", "no baseline", "recorded"}.isdisjoint(changes):
+        return next(iter(changes))
+    return ", ".join(f"{len(names)} {word}" for word, names in changes.items() if word != "no")
+
+
 def _change(result: StaticResult) -> str:
     """Return how the compiled code differs from the baseline's, in a word; "" if nobody knows."""
-    if result.is_recorded:
-        return "recorded"
-    if result.verdict is Verdict.PASS:
-        return "no" if result.reason is Reason.UNCHANGED else "other code"
     words = {
+        Verdict.PASS: "no" if result.reason is Reason.UNCHANGED else "other code",
         Verdict.REGRESSION: "worse",
         Verdict.IMPROVEMENT: "better",
-        Verdict.NO_BASELINE: "no baseline",
+        Verdict.NO_BASELINE: "recorded" if result.is_recorded else "no baseline",
         Verdict.INCONCLUSIVE: "unknown",
     }
     return words.get(result.verdict, "")
 
 
-def _passed(results: Sequence[tuple[str, Result]], kind: type[Result]) -> str:
+def _passed(cases: Iterable[CaseRow], kind: type[Result]) -> str:
     """Return how many cases pass a gate, on all architectures: "3", or "2 of 3"."""
     verdicts: dict[str, set[Verdict]] = defaultdict(set)
-    for name, result in results:
-        if isinstance(result, kind):
-            verdicts[name].add(result.verdict)
-    count = sum(found == {Verdict.PASS} for found in verdicts.values())
-    if count == len(verdicts):
+    for case in cases:
+        verdicts[case.name] |= {result.verdict for result in case.results if isinstance(result, kind)}
+    known = [*filter(None, verdicts.values())]
+    count = known.count({Verdict.PASS})
+    if count == len(known):
         return f"{count}" if count else ""
-    return f"{count} of {len(verdicts)}"
+    return f"{count} of {len(known)}"
 
 
 def _gpu_today(results: Sequence[Result]) -> Iterator[str]:
@@ -173,43 +163,41 @@ def _gpu_today(results: Sequence[Result]) -> Iterator[str]:
         yield f"this GPU today, against stored times of {counted(len(changes), 'unchanged case')}: {shown}"
 
 
-def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[str]:
+def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[str]:
     """Yield where a case passed that was held to less than the derived bound, or was not compared at all.
 
     With `verbose` also the dtypes of results, and the layouts that launchers refused.
     """
-    passed = [r for r in results if isinstance(r, CorrectResult) and r.verdict is Verdict.PASS]
-    unsteady = _by_kernel((r.kernel, "", r.case) for r in passed if r.reason is Reason.NONDETERMINISTIC)
+    checks = [result for result in results if isinstance(result, CorrectResult)]
+    passed = [result for result in checks if result.verdict is Verdict.PASS]
+    unsteady = [*_alike(("other bits", one) for one in passed if one.reason is Reason.NONDETERMINISTIC)]
     if unsteady:
-        kernels = "; ".join(f"{kernel}, {abridged(cases, 1)}" for (kernel, _), cases in unsteady)
-        yield f"other bits when run again: {kernels}"
-    given = [result for result in passed if result.tolerance]
-    for (kernel, tolerance), cases in _by_kernel((r.kernel, r.tolerance, r.case) for r in given):
-        own = [result for result in given if (result.kernel, result.tolerance) == (kernel, tolerance)]
+        yield f"other bits when run again: {'; '.join(where for where, _, _ in unsteady)}"
+    for where, tolerance, own in _alike((one.tolerance, one) for one in passed):
         most = max((result.looser for result in own if result.looser is not None), default=None)
         derived = f"up to {most:.3g} times the derived bound" if most is not None else ""
         known = next((result.allowed for result in own if result.allowed), "")
         allowed = ", or ".join(filter(None, [derived, known]))
-        yield f"held to {tolerance}: {kernel}, {abridged(cases, 1)}" + (f": {allowed}" if allowed else "")
-    uncompared = ((r.kernel, ", ".join(r.uncompared), r.case) for r in passed if r.uncompared)
-    for (kernel, names), cases in _by_kernel(uncompared):
-        yield f"may change, and was compared with nothing: {kernel}, {abridged(cases, 1)}: {names}"
+        yield f"held to {tolerance}: {where}" + (f": {allowed}" if allowed else "")
+    for where, names, _ in _alike((", ".join(one.uncompared), one) for one in passed):
+        yield f"may change, and was compared with nothing: {where}: {names}"
     if verbose:
-        for (kernel, dtypes), cases in _by_kernel((r.kernel, r.outputs, r.case) for r in passed if r.outputs):
-            yield f"returned by {kernel}, {abridged(cases, 1)}: {dtypes}"
-        refused = ((r.kernel, layout, r.case) for r in passed for layout in r.refused)
-        for (kernel, layout), cases in _by_kernel(refused):
-            yield f"refused by {kernel}, {abridged(cases, 1)}: {layout}"
-    for result in results:
-        if isinstance(result, CorrectResult):
-            yield from result.searched.splitlines()
+        for where, dtypes, _ in _alike((one.outputs, one) for one in passed):
+            yield f"returned by {where}: {dtypes}"
+        for where, layout, _ in _alike((layout, one) for one in passed for layout in one.refused):
+            yield f"refused by {where}: {layout}"
+    for result in checks:
+        yield from result.searched.splitlines()
 
 
-def _by_kernel(cases: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, str], list[str]]]:
-    by_fact: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for kernel, fact, case in cases:
-        by_fact[kernel, fact].append(case)
-    return sorted(by_fact.items())
+def _alike(facts: Iterable[tuple[str, CorrectResult]]) -> Iterator[tuple[str, str, list[CorrectResult]]]:
+    """Yield each fact of each kernel with its results, and before them the kernel and its cases in words."""
+    by_fact: dict[tuple[str, str], list[CorrectResult]] = defaultdict(list)
+    for fact, result in facts:
+        if fact:
+            by_fact[result.kernel, fact].append(result)
+    for (kernel, fact), results in sorted(by_fact.items(), key=lambda item: item[0]):
+        yield f"{kernel}, {abridged([result.case for result in results], 1)}", fact, results
 
 
 def _undecided(results: Iterable[Result]) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from pytest_cutile.cli import main
 from pytest_cutile.commands import doctor
 from pytest_cutile.compiler import toolchain
+from pytest_cutile.gates import REGISTRY
 from tests.gpu.fake_nvml import FakeNvml
 
 
@@ -80,6 +81,14 @@ def test_without_a_package_every_gate_says_so(monkeypatch, capsys, module, packa
     main(["doctor"])
     for text in gates(capsys.readouterr().out).values():
         assert text == f"does not work: {package} is not installed: pip install 'pytest-cutile[{extra}]'"
+
+
+def test_a_gate_says_itself_what_it_needs(monkeypatch, capsys):
+    energy = REGISTRY[0]._replace(name="energy", needs=("lock", "GPU"))
+    monkeypatch.setattr(doctor, "REGISTRY", (*REGISTRY, energy))
+    monkeypatch.setattr(doctor, "_gpu_problem", lambda: "no GPU here")
+    main(["doctor"])
+    assert gates(capsys.readouterr().out)["energy"] == "does not work: no GPU here"
 
 
 def test_what_is_no_folder_is_refused(tmp_path, capsys):

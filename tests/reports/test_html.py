@@ -16,9 +16,9 @@ from pytest_cutile.baselines import files
 from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import FailedTest, RunOutcome
+from pytest_cutile.reports.compiled import named_launches
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
-from pytest_cutile.reports.html.case import _numbered
 from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
 from pytest_cutile.reports.html.kernel import shown_kernel
 from pytest_cutile.reports.html.plots import (
@@ -489,7 +489,8 @@ def test_a_kernel_that_counts_bytes_alone_is_drawn_under_the_limit_of_memory():
 
 def test_launches_of_one_kernel_are_compared_in_their_order():
     launches = [LaunchFacts(kernel="k", grid=(1,), code_bytes=8, registers=n) for n in (16, 32)]
-    assert [*_numbered(launches).items()] == [(("k", 0), launches[0]), (("k", 1), launches[1])]
+    facts = CaseFacts(fingerprint="", source="", launches=tuple(launches))
+    assert [*named_launches(facts).items()] == [("k", launches[0]), ("k, launch 2", launches[1])]
 
 
 def test_gpus_side_by_side_are_of_one_regime():

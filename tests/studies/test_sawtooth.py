@@ -208,9 +208,7 @@ def count(monkeypatch):
             if (error := fails.get(command[-1].partition("[")[0])) is not None:
                 raise error
             launches = [{}, COUNTED]
-            return [
-                KernelCounters(kernel="sawtooth_kernel", grid="(1, 1, 1)", values=each) for each in launches
-            ]
+            return [KernelCounters(kernel="sawtooth_kernel", values=each) for each in launches]
 
         class Gpu(PretendedTimer):
             def environment(self):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -37,78 +38,71 @@ def render_html(report: Report) -> str:
     groups: dict[str, dict[str, list[ReportedCase]]] = defaultdict(lambda: defaultdict(list))
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
-    anchors = {key: f"d-{identifier(key)}" for own in groups.values() for key in own}
     failures, untold = _failures(report)
-    known = {
-        "report": report,
-        "failures": failures,
-        "untold": untold,
-        "verdicts": _verdicts(report),
-        "choices": _choices(report),
-        "title": _title(report),
-        "script": Markup(text_of("page.js")),  # noqa: S704 - ours
-    }
-    page = environment.get_template("page.html.jinja")
-    sections: dict[str, dict[str, Any]] = {
-        name: {"name": name, "id": identifier("kernel", name), "head": "", "details": ()} for name in groups
-    }
-    without = page.render(**known, anchors=anchors, kernels=sections.values(), left_out="some")
-    room = PAGE_BYTES - len(without.encode())
-    heads: dict[str, Markup] = {}
-    details: dict[str, Markup] = {}
-    for part in sorted(_parts(groups, anchors, report, environment), key=lambda part: part.urgency):
-        text = part.render()
+    page = partial(
+        environment.get_template("page.html.jinja").render,
+        report=report,
+        failures=failures,
+        untold=untold,
+        verdicts=_verdicts(report),
+        choices=_choices(report),
+        title=_title(report),
+        script=Markup(text_of("page.js")),  # noqa: S704 - ours
+    )
+
+    def kernels(shown: Mapping[str, Markup]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "id": _kernel_id(name),
+                "head": shown.get(_kernel_id(name), ""),
+                "details": [shown[_case_id(key)] for key in own if _case_id(key) in shown],
+            }
+            for name, own in groups.items()
+        ]
+
+    anchors = {case.key: _case_id(case.key) for case in report.cases}
+    room = PAGE_BYTES - len(page(anchors=anchors, kernels=kernels({}), left_out="some").encode())
+    shown: dict[str, Markup] = {}
+    for _, part_id, text in sorted(_parts(groups, report, environment), key=itemgetter(0)):
         if (size := len(text.encode())) <= room:
             room -= size
-            shown = Markup(text)  # noqa: S704 - a template has escaped it
-            (details if part.of_case else heads)[part.name] = shown
-    for name, own in groups.items():
-        sections[name]["head"] = heads.get(name, "")
-        sections[name]["details"] = [details[key] for key in own if key in details]
-    kernels = [one for one in sections.values() if one["head"] or one["details"]]
-    anchors = {key: anchor for key, anchor in anchors.items() if key in details}
-    missing = sum(map(len, groups.values())) - len(details), len(groups) - len(heads)
-    left_out = " and ".join(
-        f"{counted(count, name)} without {what}"
-        for count, name, what in zip(missing, ("case", "kernel"), ("details", "plots"), strict=True)
-        if count
-    )
-    return page.render(**known, anchors=anchors, kernels=kernels, left_out=left_out)
+            shown[part_id] = Markup(text)  # noqa: S704 - a template has escaped it
+    detailed = {key: anchor for key, anchor in anchors.items() if anchor in shown}
+    left_out = []
+    if missing := len(anchors) - len(detailed):
+        left_out.append(f"{counted(missing, 'case')} without details")
+    if missing := sum(_kernel_id(name) not in shown for name in groups):
+        left_out.append(f"{counted(missing, 'kernel')} without plots")
+    filled = [kernel for kernel in kernels(shown) if kernel["head"] or kernel["details"]]
+    return page(anchors=detailed, kernels=filled, left_out=" and ".join(left_out))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What is left out where the page would be too large: the details of a case, or a kernel's plots."""
+def _case_id(key: str) -> str:
+    """Return the address of a case's details: the same in each report."""
+    return f"d-{identifier(key)}"
 
-    name: str
-    """The case's key, or the kernel's name."""
-    of_case: bool
-    urgency: float
-    render: Callable[[], str]
+
+def _kernel_id(name: str) -> str:
+    return identifier("kernel", name)
 
 
 def _parts(
     groups: Mapping[str, Mapping[str, Sequence[ReportedCase]]],
-    anchors: Mapping[str, str],
     report: Report,
     environment: jinja2.Environment,
-) -> Iterator[_Part]:
+) -> Iterator[tuple[float, str, str]]:
+    """Yield what is left out where there is no room, with its urgency and id: details, and kernels' plots."""
     of_case = environment.get_template("case.html.jinja")
     of_kernel = environment.get_template("kernel.html.jinja")
-
-    def details(key: str, cases: Sequence[ReportedCase], urgency: int) -> str:
-        shown = case_details(cases, report)
-        return of_case.render(cases=cases, key=key, anchor=anchors[key], is_open=urgency == 0, shown=shown)
-
-    def plots(kernel: str) -> str:
-        return of_kernel.render(name=kernel, kernel=shown_kernel(groups[kernel], report))
-
     for kernel, own in groups.items():
-        yield _Part(name=kernel, of_case=False, urgency=PLOTS_URGENCY, render=partial(plots, kernel))
+        plots = of_kernel.render(name=kernel, kernel=shown_kernel(own, report))
+        yield PLOTS_URGENCY, _kernel_id(kernel), plots
         for key, cases in own.items():
-            urgency = min(map(_urgency, cases))
-            render = partial(details, key, cases, urgency)
-            yield _Part(name=key, of_case=True, urgency=urgency, render=render)
+            urgency, anchor = min(map(_urgency, cases)), _case_id(key)
+            shown = case_details(cases, report)
+            text = of_case.render(cases=cases, key=key, anchor=anchor, is_open=urgency == 0, shown=shown)
+            yield urgency, anchor, text
 
 
 # -- overview -----------------------------------------------------------------------------------------
@@ -134,7 +128,6 @@ class ShownFailure:
     others: Sequence[ReportedCase]
     """In which the same is wrong."""
     errors: Sequence[tuple[str, Markup, str]]
-    """Where the errors are, see `error_maps`."""
 
 
 def _failures(report: Report) -> tuple[list[ShownFailure], int]:
@@ -148,7 +141,7 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
 
     def cases_of(failed_tests: Iterable[FailedTest]) -> dict[str, ReportedCase]:
         found = {(one.gate, one.key, one.arch) for test in failed_tests for one in test.results}
-        return {by_result[each].id: by_result[each] for each in sorted(found) if each in by_result}
+        return {case.id: case for name in sorted(found) if (case := by_result.get(name)) is not None}
 
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES

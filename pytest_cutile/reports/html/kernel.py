@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_cutile.quantities import counted, format_share
 from pytest_cutile.reports.document import shorten
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, bandwidth, finite, lines_plot, roofline
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, bandwidth, is_finite, lines_plot, roofline
 from pytest_cutile.reports.html.templates import NAME_CHARACTERS
-from pytest_cutile.reports.report import Figures, Report, ReportedCase
+from pytest_cutile.reports.report import Figures, Report, ReportedCase, ReportedPlatform
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 _Key = TypeVar("_Key")
-SIZES = 3
+_SIZES = 3
 """Sizes from which cases are a ladder."""
 
 
@@ -35,18 +35,45 @@ class ShownKernel:
 
 def shown_kernel(by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
     known = _figures_by_gpu(by_key, report)
-    figures = {gpu: _in_one_regime(own) for gpu, own in known.items()}
-    cases = [case for own in by_key.values() for case in own]
-    of = cases, figures, report
-    plots = [*_rooflines(*of), *_bandwidths(*of), *_ladders(cases, figures)]
-    gpus = sorted(figures)
-    keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
+    kernel = _Kernel(
+        cases={key: cases[0] for key, cases in by_key.items()},
+        figures={gpu: _in_one_regime(own) for gpu, own in sorted(known.items())},
+        platforms=report.platforms,
+        addresses={(case.gpu, case.key): f"#{case.id}" for own in by_key.values() for case in reversed(own)},
+    )
+    gpus = [*kernel.figures]
     side_by_side = []
-    for key in keys:
+    for key, case in kernel.cases.items():
         own = _in_one_regime({gpu: known[gpu][key] for gpu in gpus if key in known[gpu]})
-        unit, name = _common_unit(own.values()), shorten(by_key[key][0].name, NAME_CHARACTERS)
-        side_by_side.append((name, unit, [own.get(gpu) for gpu in gpus]))
+        if len(own) > 1:
+            side_by_side.append((_short(case), _common_unit(own.values()), [own.get(gpu) for gpu in gpus]))
+    plots = [*_rooflines(kernel), *_bandwidths(kernel), *_ladders(kernel)]
     return ShownKernel(plots=plots, gpus=gpus, side_by_side=side_by_side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kernel:
+    """What the plots of a kernel are made of."""
+
+    cases: Mapping[str, ReportedCase]
+    """By key, on one of the architectures."""
+    figures: Mapping[str, Mapping[str, Figures]]
+    """By GPU and key, those of a GPU in one regime."""
+    platforms: Mapping[str, ReportedPlatform]
+    """By GPU, as far as they are known."""
+    addresses: Mapping[tuple[str, str], str]
+    """Where the rows of cases are, by GPU and key."""
+
+    def dot(self, gpu: str, key: str, x: float, rate: float, unit: str, share: float | None = None) -> Dot:
+        """Return the dot of a case, which leads to its row: that of another GPU, where this one has none."""
+        of_limit = f", {format_share(share)} of the limit" if share else ""
+        title = f"{_short(self.cases[key])}: {rate:.4g} {unit}{of_limit} ({self.figures[gpu][key].source})"
+        address = self.addresses.get((gpu, key), f"#{self.cases[key].id}")
+        return Dot(x=x, y=rate, title=title, href=address)
+
+
+def _short(case: ReportedCase) -> str:
+    return shorten(case.name, NAME_CHARACTERS)
 
 
 def _figures_by_gpu(
@@ -70,58 +97,33 @@ def _in_one_regime(figures: Mapping[_Key, Figures]) -> dict[_Key, Figures]:
     return {key: one.sustained() if is_sustained else one for key, one in figures.items()}
 
 
-def _addresses(cases: Sequence[ReportedCase]) -> dict[tuple[str, str], str]:
-    """Return where the rows of cases are, by GPU and key; "" for a GPU without a row of its own."""
-    own = {(case.gpu, case.key): f"#{case.id}" for case in reversed(cases)}
-    return own | {("", case.key): f"#{case.id}" for case in reversed(cases)}
-
-
-def _rooflines(
-    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
-) -> Iterator[tuple[str, Markup]]:
+def _rooflines(kernel: _Kernel) -> Iterator[tuple[str, Markup]]:
     """Yield a roofline for each GPU, of cases that count operations and bytes."""
-    addresses = _addresses(cases)
-    names = {case.key: shorten(case.name, NAME_CHARACTERS) for case in cases}
-    for gpu, by_key in sorted(figures.items()):
-        platform = report.platforms.get(gpu)
-        if platform is None:
-            continue
+    for gpu, platform in kernel.platforms.items():
         dots: dict[str, list[Dot]] = defaultdict(list)
-        for key, one in by_key.items():
-            tflops = one.in_unit("TFLOPS")
-            if one.intensity and tflops and finite([tflops]) and one.dtype in platform.dense_tflops:
-                share = format_share(one.share_of_limit) if one.share_of_limit else ""
-                title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.source})"
-                target = addresses.get((gpu, key)) or addresses["", key]
-                dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
+        peaks: dict[str, float] = {}
+        for key, one in kernel.figures.get(gpu, {}).items():
+            tflops, dtype = one.in_unit("TFLOPS"), short_dtype(one.dtype)
+            if one.intensity and is_finite(tflops) and one.dtype in platform.dense_tflops:
+                dots[dtype].append(kernel.dot(gpu, key, one.intensity, tflops, "TFLOPS", one.share_of_limit))
+                peaks[dtype] = platform.dense_tflops[one.dtype]
         if dots:
-            peaks = {short_dtype(dtype): platform.dense_tflops[dtype] for dtype in dots}
             limits = ", ".join(f"{peak:g} TFLOPS of {dtype}" for dtype, peak in peaks.items())
             gb_per_s = platform.memory_bandwidth_gb_s
-            short = {short_dtype(dtype): own for dtype, own in dots.items()}
             count = counted(sum(map(len, dots.values())), "case")
             label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
-            yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
+            yield f"Roofline, {gpu}", roofline(dots, gb_per_s=gb_per_s, peaks=peaks, label=label)
 
 
-def _bandwidths(
-    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
-) -> Iterator[tuple[str, Markup]]:
+def _bandwidths(kernel: _Kernel) -> Iterator[tuple[str, Markup]]:
     """Yield throughput under the limit of memory for each GPU, of cases that count bytes alone."""
-    addresses = _addresses(cases)
-    names = {case.key: shorten(case.name, NAME_CHARACTERS) for case in cases}
-    for gpu, by_key in sorted(figures.items()):
-        platform = report.platforms.get(gpu)
-        limit = 0.0 if platform is None else platform.memory_bandwidth_gb_s
-        dots = []
-        for key, one in by_key.items():
-            rate = None if one.flops else one.in_unit("GB/s")
-            if limit and rate and finite([rate]):
-                title = (
-                    f"{names[key]}: {rate:.4g} GB/s, {format_share(rate / limit)} of the limit ({one.source})"
-                )
-                target = addresses.get((gpu, key)) or addresses["", key]
-                dots.append(Dot(x=one.bytes / 1e6, y=rate, title=title, href=target))
+    for gpu, platform in kernel.platforms.items():
+        limit = platform.memory_bandwidth_gb_s
+        dots = [
+            kernel.dot(gpu, key, one.bytes / 1e6, rate, "GB/s", rate / limit)
+            for key, one in kernel.figures.get(gpu, {}).items()
+            if not one.flops and is_finite(rate := one.in_unit("GB/s"))
+        ]
         if dots:
             label = f"Bandwidth on {gpu}: {counted(len(dots), 'case')}; limit {limit:g} GB/s"
             yield f"Bandwidth, {gpu}", bandwidth(dots, gb_per_s=limit, label=label)
@@ -148,31 +150,29 @@ def _common_unit(figures: Iterable[Figures]) -> str:
     return next((unit for unit in ("tokens/s", "TFLOPS") if all(one.in_unit(unit) for one in shown)), "GB/s")
 
 
-def _ladders(
-    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]]
-) -> Iterator[tuple[str, Markup]]:
+def _ladders(kernel: _Kernel) -> Iterator[tuple[str, Markup]]:
     """Yield throughput over size."""
-    by_name = {case.name: case for case in cases}
-    for pattern, sizes in ladders(by_name).items():
-        by_size = {size: by_name[name] for size, name in sizes.items()}
-        shown = [own[case.key] for own in figures.values() for case in by_size.values() if case.key in own]
-        unit = _common_unit(shown)
-        lines = []
-        for gpu, own in sorted(figures.items()):
-            timed = [(size, case, own[case.key]) for size, case in by_size.items() if case.key in own]
-            dots = [
-                Dot(
-                    x=size,
-                    y=rate or 0.0,
-                    title=f"{shorten(case.name, NAME_CHARACTERS)}: {rate:.4g} {unit} ({one.source})",
-                    href=f"#{case.id}",
-                )
-                for size, case, one in timed
-                if finite([rate := one.in_unit(unit)])
+    keys = {case.name: key for key, case in kernel.cases.items()}
+    for pattern, sizes in ladders(keys).items():
+        by_size = {size: keys[name] for size, name in sizes.items()}
+        unit = _common_unit(
+            own[key] for own in kernel.figures.values() for key in by_size.values() if key in own
+        )
+        dots = {
+            gpu.removeprefix("NVIDIA "): [
+                kernel.dot(gpu, key, size, rate, unit)
+                for size, key in by_size.items()
+                if key in own and is_finite(rate := own[key].in_unit(unit))
             ]
-            if len(dots) >= SIZES:
-                lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))
-        if lines:
-            label = f"{unit} over N for {pattern} on {', '.join(line.name for line in lines)}"
-            plot = lines_plot(lines, x_title="N", y_title=unit, label=label)
+            for gpu, own in kernel.figures.items()
+        }
+        if plot := ladder_plot(dots, unit, pattern):
             yield f"{pattern}: throughput over N", plot
+
+
+def ladder_plot(dots: Mapping[str, Sequence[Dot]], unit: str, of: str, *, least_gpus: int = 1) -> Markup:
+    """Return throughput over N of cases on GPUs by name; a GPU without enough sizes is left out."""
+    lines = [PlottedLine(name=gpu, dots=own) for gpu, own in dots.items() if len(own) >= _SIZES]
+    label = f"{unit} over N for {of} on {', '.join(line.name for line in lines)}"
+    shown = lines if len(lines) >= least_gpus else []
+    return lines_plot(shown, x_title="N", y_title=unit, label=label)

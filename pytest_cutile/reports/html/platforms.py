@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_cutile.platforms.published import QWEN2_7B
 from pytest_cutile.quantities import counted, format_ratio
-from pytest_cutile.reports.html.kernel import SIZES, ladders, short_dtype
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture, ratio_plot
+from pytest_cutile.reports.html.kernel import ladder_plot, ladders, short_dtype
+from pytest_cutile.reports.html.plots import Dot, picture, ratio_plot
 from pytest_cutile.reports.html.templates import pages, text_of
 from pytest_cutile.reports.platforms import ComparedCase, PlatformComparison, limits_of, platform_document
 
@@ -19,13 +18,9 @@ if TYPE_CHECKING:
 
 def render_page(comparison: PlatformComparison) -> str:
     """Return the page: plots, and the tables of `platform_document`."""
-    return (
-        pages()
-        .get_template("platforms.html.jinja")
-        .render(
-            title=comparison.title, plots=[*plots_of(comparison)], blocks=platform_document(comparison).blocks
-        )
-    )
+    template = pages().get_template("platforms.html.jinja")
+    blocks = platform_document(comparison).blocks
+    return template.render(title=comparison.title, plots=[*plots_of(comparison)], blocks=blocks)
 
 
 def render_svg(comparison: PlatformComparison) -> str:
@@ -56,12 +51,15 @@ def plots_of(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
         kernels[case.kernel, case.metric][case.name] = case
     for (kernel, metric), by_name in kernels.items():
         for pattern, sizes in ladders(by_name).items():
-            lines = _lines(comparison, {size: by_name[name] for size, name in sizes.items()})
-            if len(lines) > 1:
-                label = (
-                    f"{metric} over N for {pattern} of {kernel} on {', '.join(line.name for line in lines)}"
-                )
-                plot = lines_plot(lines, x_title="N", y_title=metric, label=label)
+            dots = {
+                gpu: [
+                    Dot(x=size, y=rate, title=f"{name} on {gpu}: {rate:.4g} {metric}")
+                    for size, name in sizes.items()
+                    if (rate := by_name[name].rates[place]) is not None
+                ]
+                for place, gpu in enumerate(comparison.names)
+            }
+            if plot := ladder_plot(dots, metric, f"{pattern} of {kernel}", least_gpus=2):
                 yield f"{kernel}, {pattern}: throughput over N", plot
 
 
@@ -72,21 +70,16 @@ def _ratios(comparison: PlatformComparison, place: int) -> dict[str, list[Dot]]:
         ratio = case.ratios[place - 1]
         if ratio:
             rows[case.kernel].append(Dot(x=ratio, y=0, title=f"{case.name}: {format_ratio(ratio)}"))
-    if sorted(comparison.nvidias) == [0, place]:
-        turned = -1 if comparison.is_turned else 1
-        published = [(one.title, one.ratio) for one in comparison.unmatched]
-        published += [(f"Qwen2-7B, {pair.title}", pair.ratio) for pair in QWEN2_7B]
-        for title, ratio in published:
-            shown = ratio**turned
-            rows[title].append(
-                Dot(x=shown, y=0, title=f"{title}, published: {format_ratio(shown)}", is_hollow=True)
-            )
+    if comparison.nvidias == [0, place]:
+        for one in comparison.others:
+            title = f"{one.title}, published: {format_ratio(one.ratio)}"
+            rows[one.title].append(Dot(x=one.ratio, y=0, title=title, is_hollow=True))
     return rows
 
 
 def _limits(comparison: PlatformComparison, place: int) -> dict[str, float]:
     """Return what is specified: ratios of memory bandwidth, and of peak rates that the cases can reach."""
-    dtypes = {case.dtype for case in comparison.cases if case.metric == "TFLOPS"} or {"float16"}
+    dtypes = {case.work.dtype for case in comparison.cases if case.metric == "TFLOPS"} or {"float16"}
     limits: dict[str, float] = {}
     for limit in limits_of(comparison.files):
         ratio = limit.ratios[place - 1]
@@ -95,16 +88,3 @@ def _limits(comparison: PlatformComparison, place: int) -> dict[str, float]:
         if ratio and name:
             limits[f"{name} {format_ratio(ratio)}"] = ratio
     return limits
-
-
-def _lines(comparison: PlatformComparison, by_size: Mapping[int, ComparedCase]) -> Sequence[PlottedLine]:
-    lines = []
-    for place, name in enumerate(comparison.names):
-        dots = [
-            Dot(x=size, y=rate, title=f"{case.name} on {name}: {rate:.4g} {case.metric}")
-            for size, case in by_size.items()
-            if (rate := case.rates[place]) is not None
-        ]
-        if len(dots) >= SIZES:
-            lines.append(PlottedLine(name=name, dots=dots))
-    return lines

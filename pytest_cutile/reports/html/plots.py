@@ -1,22 +1,24 @@
-"""The plots of the page as SVG: small, coloured by the page's style sheet, each with a text that says it.
+"""The plots of the page as SVG: small, and coloured by the page's style sheet.
 
-Own code, because a page has hundreds of plots, works with no network and stays under 2 MB. The libraries of
-Plotly and Vega are larger than that, and Matplotlib's SVG takes 20 kB a plot and knows no dark mode.
+Each plot has a `label`, a sentence that says what it shows, and is empty where there is nothing to draw.
+docs/how-to/report.md says why no library draws them.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import wrap
+from typing import TypeGuard
 
 from markupsafe import Markup
 
 from pytest_cutile.quantities import counted, format_change, format_commit, format_time
 from pytest_cutile.reports.document import printable, shorten
-from pytest_cutile.reports.history import HistoryPoint, step_text
+from pytest_cutile.reports.history import HistoryPoint, count_in_bins, step_text
 from pytest_cutile.speed.decide import Estimate
 
 WIDTH, HEIGHT = 320, 210
@@ -56,7 +58,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class PlottedLine:
-    """Points of one colour, and whether a line joins them."""
+    """Points of one colour."""
 
     name: str
     dots: Sequence[Dot]
@@ -65,7 +67,7 @@ class PlottedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """Where values are, in pixels."""
+    """Which pixels values are at."""
 
     low: float
     high: float
@@ -73,24 +75,61 @@ class Axis:
     """Where `low` is, in pixels."""
     last: float
     is_log: bool = False
+    labels: Sequence[tuple[float, str]] | None = None
+    """Ticks with their texts; None: round numbers."""
 
     def at(self, value: float) -> float:
         low, high, value = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
         return self.first + (value - low) / ((high - low) or 1.0) * (self.last - self.first)
 
-    def ticks(self) -> list[float]:
-        if self.is_log:
-            decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            steps = (1,) if len(decades) > 3 else (1, 2, 5)  # noqa: PLR2004 - few decades need more ticks
-            ticks = [step * 10.0**decade for decade in decades for step in steps]
-            shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
-            if len(shown) > 1:
-                return shown[:: -(-len(shown) // (_MOST_TICKS + 1))]
+    @property
+    def ticks(self) -> Sequence[tuple[float, str]]:
+        if self.labels is not None:
+            return self.labels
+        return [(tick, _number(tick)) for tick in self._decades() or self._steps()]
+
+    def _decades(self) -> list[float]:
+        """Return powers of ten and, if they are few, steps between; nothing where that is a single tick."""
+        if not self.is_log:
+            return []
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        steps = (1,) if len(decades) > 3 else (1, 2, 5)  # noqa: PLR2004 - few decades need more ticks
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
+        return shown[:: -(-len(shown) // (_MOST_TICKS + 1))] if len(shown) > 1 else []
+
+    def _steps(self) -> list[float]:
         span = self.high - self.low
         step = 10.0 ** math.floor(math.log10(span / 2))
         step *= next(many for many in (0.5, 1, 2, 5, 10, 20) if span / (step * many) <= _MOST_TICKS)
         first, last = math.ceil(self.low / step * 0.9999999), int(self.high / step * 1.0000001)
         return [step * number for number in range(first, last + 1)]
+
+
+def _axis(
+    values: Iterable[float],
+    first: float = LEFT,
+    last: float = WIDTH - RIGHT,
+    *,
+    is_log: bool = False,
+    margin: float = 0.06,
+    labels: Sequence[tuple[float, str]] | None = None,
+) -> Axis:
+    """Return an axis of all finite values, which is longer at both ends by `margin`, a fraction."""
+    usable = finite(values)
+    low, high = min(usable), max(usable)
+    if is_log:
+        wider = max((high / low) ** margin, 1.1)
+        low, high = low / wider, high * wider
+    else:
+        wider = (high - low) * margin or abs(high) * margin or 1.0
+        low, high = low - wider, high + wider
+    return Axis(low=low, high=high, first=first, last=last, is_log=is_log, labels=labels)
+
+
+def _from_zero(values: Iterable[float], first: float = HEIGHT - BOTTOM, last: float = TOP) -> Axis:
+    high = max(values) * 1.08 or 1.0  # zeros alone have no height
+    return Axis(low=0, high=high, first=first, last=last)
 
 
 @dataclass(kw_only=True)
@@ -101,10 +140,6 @@ class Plot:
     y: Axis
     x_title: str
     y_title: str
-    x_ticks: Sequence[tuple[float, str]] | None = None
-    """Ticks with their labels; None: numbers."""
-    y_ticks: Sequence[tuple[float, str]] | None = None
-    """Likewise."""
     parts: list[Markup] = field(default_factory=list)
 
     def add(self, template: str, *values: object) -> None:
@@ -115,28 +150,20 @@ class Plot:
         """Return the plot; `label` says in a sentence what it shows."""
         left, right = self.x.first, self.x.last
         top, bottom = sorted((self.y.first, self.y.last))
-        grid: list[Markup] = []
-        numbers = [(tick, _number(tick)) for tick in self.y.ticks()] if self.y_ticks is None else self.y_ticks
-        for tick, text in numbers:
-            y = f"{self.y.at(tick):.1f}"
-            grid.append(
-                Markup(
-                    '<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" dy="4" class="end">{}</text>'
-                ).format(left, y, right, left - 5, y, text)
-            )
-        numbers = [(tick, _number(tick)) for tick in self.x.ticks()]
-        for tick, text in numbers if self.x_ticks is None else self.x_ticks:
-            x = f"{self.x.at(tick):.1f}"
-            grid.append(
-                Markup('<path class="grid" d="M{} {}V{}"/><text x="{}" y="{}" class="mid">{}</text>').format(
-                    x, top, bottom, x, bottom + 15, text
-                )
-            )
+        height = bottom + BOTTOM
+        row = Markup('<path class="grid" d="M{} {y}H{}"/><text x="{}" y="{y}" dy="4" class="end">{}</text>')
+        column = Markup('<path class="grid" d="M{x} {}V{}"/><text x="{x}" y="{}" class="mid">{}</text>')
+        grid = [
+            row.format(left, right, left - 5, text, y=f"{self.y.at(tick):.1f}") for tick, text in self.y.ticks
+        ]
+        grid += [
+            column.format(top, bottom, bottom + 15, text, x=f"{self.x.at(tick):.1f}")
+            for tick, text in self.x.ticks
+        ]
         titles = Markup(
             '<text x="{}" y="{}" class="end">{}</text>'
             '<text transform="translate(14 {})rotate(-90)" class="mid">{}</text>'
         ).format(right, bottom + 32, self.x_title, (bottom + top) // 2, self.y_title)
-        height = bottom + BOTTOM
         svg = Markup(
             '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
             '<g class="axes">{}{}</g>{}</svg>'
@@ -150,20 +177,15 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _axis(
-    values: Iterable[float], first: float, last: float, *, is_log: bool = False, margin: float = 0.06
-) -> Axis:
-    usable = finite(values)
-    low, high = min(usable), max(usable)
-    if is_log:
-        wider = max((high / low) ** margin, 1.1)
-        return Axis(low=low / wider, high=high * wider, first=first, last=last, is_log=True)
-    wider = (high - low) * margin or abs(high) * margin or 1.0
-    return Axis(low=low - wider, high=high + wider, first=first, last=last)
+def is_finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
+    return [value for value in values if is_finite(value)]
+
+
+# -- how values are distributed -------------------------------------------------------------------------
 
 
 def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) -> Markup:
@@ -172,20 +194,17 @@ def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) ->
     if not current:
         return Markup()
     plot = _histogram({"baseline": baseline, "current": current}, "us per launch")
+    label = f"{counted(len(current), 'sample')} of {_span(current)}"
     if baseline:
         plot.parts.append(_legend([[(5, "baseline kernel"), (0, "current")]]))
-    label = f"{counted(len(current), 'sample')} of {_span(current)}"
-    return plot.svg(
-        f"{label}; {len(baseline)} of the baseline kernel, {_span(baseline)}" if baseline else label
-    )
+        label += f"; {len(baseline)} of the baseline kernel, {_span(baseline)}"
+    return plot.svg(label)
 
 
 def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
     """Return how the changes of pairs are distributed, beside no change; the mean, and how certain it is.
 
-    Args:
-        changes: The current time over that of the baseline kernel, minus 1, of each pair.
-        estimated: What they say together.
+    A change is the current time over that of the baseline kernel, minus 1.
     """
     low, high = estimated.interval()
     mean, shown = estimated.change, f"{format_change(low)} to {format_change(high)}"
@@ -200,15 +219,14 @@ def change_histogram(changes: Sequence[float], estimated: Estimate) -> Markup:
     plot.add('<path class="roof" d="M{} {}V{}"/>', same, TOP, bottom)
     text = f"mean {format_change(mean)}, 95 %: {shown}"
     plot.add('<text x="{}" y="12" class="end">{}</text>', WIDTH - RIGHT, text)
-    label = f"mean {format_change(mean)}, 95 % interval {shown}"
-    return plot.svg(f"{counted(len(changes), 'pair')}: {label}")
+    return plot.svg(f"{counted(len(changes), 'pair')}: mean {format_change(mean)}, 95 % interval {shown}")
 
 
 def _histogram(groups: Mapping[str, Sequence[float]], x_title: str, also: Sequence[float] = ()) -> Plot:
     """Return bars of each group, by its class in the style sheet; the axis reaches to `also`, too."""
-    x = _axis([*itertools.chain(*groups.values()), *also], LEFT, WIDTH - RIGHT)
-    counts = {name: _counts(values, x) for name, values in groups.items()}
-    y = Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
+    x = _axis([*itertools.chain(*groups.values()), *also])
+    counts = {name: count_in_bins(values, x.low, x.high, _BINS) for name, values in groups.items()}
+    y = _from_zero(map(max, counts.values()))
     plot = Plot(x=x, y=y, x_title=x_title, y_title="samples")
     width = (x.last - x.first) / _BINS
     for name, own in counts.items():
@@ -218,20 +236,11 @@ def _histogram(groups: Mapping[str, Sequence[float]], x_title: str, also: Sequen
     return plot
 
 
-def _counts(values: Sequence[float], axis: Axis) -> list[int]:
-    counts = [0] * _BINS
-    for value in values:
-        share = (value - axis.low) / (axis.high - axis.low)
-        counts[min(int(share * _BINS), _BINS - 1)] += 1
-    return counts
-
-
 def _span(values: Sequence[float]) -> str:
     return f"{format_time(min(values))} to {format_time(max(values))}"
 
 
-def _short_gpu(gpu_uuid: str) -> str:
-    return gpu_uuid.removeprefix("GPU-")[:4] or "GPU"
+# -- history --------------------------------------------------------------------------------------------
 
 
 def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint | None = None) -> Markup:
@@ -239,53 +248,68 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, run: HistoryPoint 
 
     Each GPU has a colour, as far as there are colours, and steps are marked. The point of the run is hollow.
     """
-    times = {place: us for place, point in enumerate(points) if (us := point.us(regime))}
-    if not times:
+    dots = [(point, dot) for place, point in enumerate(points) if (dot := _session_dot(place, point, regime))]
+    if not dots:
         return Markup()
-    sessions = counted(len(times), "recorded session")
-    every = [*points]
-    if run is not None and (us := run.us(regime)) and math.isfinite(us):
-        every.append(run)
-        times[len(points)] = us
-        sessions += " and this run"
-    timed = [(place, every[place], us) for place, us in times.items()]
-    gpus = list(dict.fromkeys(point.gpu_uuid for _, point, _ in timed))
-    dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
-    for place, point, us in timed:
-        of = "this run" if point is run else point.at[:10]
-        title = f"{of} {format_commit(point.commit)} {format_time(us)}, {_short_gpu(point.gpu_uuid)}"
-        spread = point.spread(regime)
-        title += f", half of the samples within {spread:.1%}" if spread else ""
-        title += f": {step_text(point)}" if point.is_step else ""
-        dot = Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=point is run, spread=spread)
-        dots[point.gpu_uuid].append(dot)
-    own = gpus if len(gpus) <= COLOURS else gpus[: COLOURS - 1]
-    lines = [PlottedLine(name=_short_gpu(gpu), dots=dots[gpu]) for gpu in own]
-    if rest := [dot for gpu in gpus[len(own) :] for dot in dots[gpu]]:
-        lines.append(PlottedLine(name="others", dots=rest, joined=False))
-    drawn = [dot for line in lines for dot in line.dots]
-    steps = [(place, point) for place, point, _ in timed if point.is_step]
-    counts = counted(len(gpus), "GPU"), counted(len(steps), "step")
-    label = f"{sessions} on {counts[0]}, {_span([*times.values()])}, {counts[1]}"
-    x = _axis([0, *times], LEFT, WIDTH - RIGHT, margin=0.1)
-    low = min(dot.y * (1 - dot.spread) for dot in drawn)
-    high = max(dot.y * (1 + dot.spread) for dot in drawn)
+    label, last = counted(len(dots), "recorded session"), points[-1]
+    labels = [format_commit(point.commit, 7) for point in points]
+    if run is not None and (dot := _session_dot(len(points), run, regime, is_run=True)):
+        dots.append((run, dot))
+        label, last = f"{label} and this run", run
+        labels.append("this run")
+    shown = range(len(labels) - 1, -1, -len(labels) // _MOST_COMMITS)  # the newest one has its label
+    low = min(dot.y * (1 - dot.spread) for _, dot in dots)
+    high = max(dot.y * (1 + dot.spread) for _, dot in dots)
     wider = max(0.06 * low - (high - low), 0.0) / 2  # noise of a percent is no mountain
-    y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
-    days = f"sessions, {every[0].at[:10]} to {every[-1].at[:10]}"
-    shown = range(len(every) - 1, -1, -len(every) // _MOST_COMMITS)  # the newest one has its label
-    ticks = [
-        (place, "this run" if every[place] is run else format_commit(every[place].commit, 7))
-        for place in shown
-    ]
-    plot = Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
-    for number, (place, point) in enumerate(steps):
-        at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
+    plot = Plot(
+        x=_axis(
+            [0, *(dot.x for _, dot in dots)], margin=0.1, labels=[(place, labels[place]) for place in shown]
+        ),
+        y=_axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP),
+        x_title=f"sessions, {points[0].at[:10]} to {last.at[:10]}",
+        y_title="us per launch",
+    )
+    steps = [(point, dot) for point, dot in dots if point.is_step]
+    for number, (point, dot) in enumerate(steps):
+        at, change = f"{plot.x.at(dot.x):.1f}", format_change(point.change or 0.0)
         below = TOP + 10 + number % 3 * _LINE  # texts of neighbours may not cover each other
         plot.add('<path class="step" d="M{} {}V{}"/>', at, TOP, HEIGHT - BOTTOM)
         plot.add('<text x="{}" y="{}" class="step end" dx="-3">{}</text>', at, below, change)
-    _draw(plot, lines)
-    return plot.svg(label)
+    _draw(plot, _lines_of_gpus(dots))
+    gpus = counted(len({point.gpu_uuid for point, _ in dots}), "GPU")
+    span = _span([dot.y for _, dot in dots])
+    return plot.svg(f"{label} on {gpus}, {span}, {counted(len(steps), 'step')}")
+
+
+def _session_dot(place: int, point: HistoryPoint, regime: str, *, is_run: bool = False) -> Dot | None:
+    """Return the dot of a session, or of this run; None where it has no time in the regime."""
+    us, spread = point.us(regime), point.spread(regime)
+    if not us or not math.isfinite(us):
+        return None
+    when = "this run" if is_run else point.at[:10]
+    title = f"{when} {format_commit(point.commit)} {format_time(us)}, {_short_gpu(point.gpu_uuid)}"
+    title += f", half of the samples within {spread:.1%}" if spread else ""
+    title += f": {step_text(point)}" if point.is_step else ""
+    return Dot(x=place, y=us, title=title, is_marked=point.is_step, is_hollow=is_run, spread=spread)
+
+
+def _lines_of_gpus(dots: Iterable[tuple[HistoryPoint, Dot]]) -> list[PlottedLine]:
+    """Return a line for each GPU; the dots of those that have no colour of their own are the last line."""
+    by_gpu: dict[str, list[Dot]] = defaultdict(list)
+    for point, dot in dots:
+        by_gpu[point.gpu_uuid].append(dot)
+    lines = [PlottedLine(name=_short_gpu(gpu), dots=own) for gpu, own in by_gpu.items()]
+    if len(lines) <= COLOURS:
+        return lines
+    rest = [dot for line in lines[COLOURS - 1 :] for dot in line.dots]
+    return [*lines[: COLOURS - 1], PlottedLine(name="others", dots=rest, joined=False)]
+
+
+def _short_gpu(gpu_uuid: str) -> str:
+    return gpu_uuid.removeprefix("GPU-")[:4] or "GPU"
+
+
+# -- lines and dots -------------------------------------------------------------------------------------
 
 
 def lines_plot(
@@ -298,32 +322,25 @@ def lines_plot(
     is_log_y: bool = False,
     shown_y: Sequence[float] = (),
 ) -> Markup:
-    """Return lines, and the names of those with dots above them.
+    """Return lines, and the names of those with dots above them. The place of a line chooses its colour.
 
-    Args:
-        lines: The lines; the place of each chooses its colour.
-        x_title: What x is.
-        y_title: What y is.
-        label: What the plot shows, in a sentence.
-        is_log: Whether the x axis is logarithmic.
-        is_log_y: Likewise the y axis.
-        shown_y: Values that the y axis reaches at least; by default a linear one starts at 0.
+    The y axis reaches `shown_y`, which are values; without them a linear one starts at 0.
     """
     dots = [dot for line in lines for dot in line.dots]
     if not dots:
         return Markup()
-    x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=is_log)
-    further = _LINE * max(len(_key_rows(lines)) - 1, 0)  # a line of names moves the frame down
-    bottom, top = HEIGHT - BOTTOM + further, TOP + further
-    if is_log_y or shown_y:
-        y = _axis([*shown_y, *(dot.y for dot in dots)], bottom, top, is_log=is_log_y)
-    else:
-        high = max(dot.y for dot in dots) * 1.08 or 1.0  # zeros alone have no height
-        y = Axis(low=0, high=high, first=bottom, last=top)
     sizes = sorted({dot.x for dot in dots})
     most = _MOST_TICKS + 1 if is_log else len(sizes)
     ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // most)]]
-    plot = Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
+    x = _axis(sizes, is_log=is_log, labels=ticks)
+    further = _LINE * max(len(_key_rows(lines)) - 1, 0)  # a line of names moves the frame down
+    bottom, top = HEIGHT - BOTTOM + further, TOP + further
+    heights = [dot.y for dot in dots]
+    if is_log_y or shown_y:
+        y = _axis([*shown_y, *heights], bottom, top, is_log=is_log_y)
+    else:
+        y = _from_zero(heights, bottom, top)
+    plot = Plot(x=x, y=y, x_title=x_title, y_title=y_title)
     _draw(plot, lines, most_key_rows=COLOURS)
     return plot.svg(label)
 
@@ -331,31 +348,24 @@ def lines_plot(
 def roofline(
     dots: Mapping[str, Sequence[Dot]], *, gb_per_s: float, peaks: Mapping[str, float], label: str
 ) -> Markup:
-    """Return arithmetic intensity against TFLOPS, with the limits of memory and of each dtype.
+    """Return cases by dtype (x in operations per byte, y in TFLOPS) under the limit of memory.
 
-    Args:
-        dots: The cases by dtype: x in operations per byte, y in TFLOPS.
-        gb_per_s: The limit of memory.
-        peaks: The limit of each of these dtypes, in TFLOPS.
-        label: What the plot shows, in a sentence.
+    `peaks` are the limits of these dtypes in TFLOPS.
     """
     every = [dot for own in dots.values() for dot in own]
     if not every:
         return Markup()
     places = [dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]
     low, high = min(places) / 5, max(places) * 2
-    x = _axis([low, high], LEFT, WIDTH - RIGHT, is_log=True, margin=0)
+    x = _axis([low, high], is_log=True, margin=0)
     heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
     y = _axis(heights, HEIGHT - BOTTOM, TOP, is_log=True)
     plot = Plot(x=x, y=y, x_title="operations per byte", y_title="TFLOPS")
     for peak in sorted({*peaks.values()}):
-        ridge, top = peak / gb_per_s * 1e3, f"{y.at(peak):.1f}"
-        start = f"{x.at(low):.1f} {y.at(low * gb_per_s * 1e-3):.1f}"
-        plot.add('<path class="roof" d="M{}L{} {}H{}"/>', start, f"{x.at(ridge):.1f}", top, x.last)
         dtypes = ", ".join(dtype for dtype, own in peaks.items() if own == peak)
-        plot.add(
-            '<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{peak:g} TFLOPS {dtypes}"
-        )
+        ridge = x.at(peak / gb_per_s * 1e3)
+        slope = f"{x.at(low):.1f} {y.at(low * gb_per_s * 1e-3):.1f}L{ridge:.1f}"
+        _add_roof(plot, slope, peak, f"{peak:g} TFLOPS {dtypes}")
     # Left of the bend, where no case can be.
     highest = max(peaks.values())
     place = f"{max(x.at(highest / gb_per_s * 1e3) - 22, LEFT + 64):.1f}", f"{y.at(highest):.1f}"
@@ -365,22 +375,20 @@ def roofline(
 
 
 def bandwidth(dots: Sequence[Dot], *, gb_per_s: float, label: str) -> Markup:
-    """Return the throughput of cases that count no operations, under the limit of memory.
-
-    Args:
-        dots: The cases: x in MB per launch, y in GB/s.
-        gb_per_s: The limit.
-        label: What the plot shows, in a sentence.
-    """
-    x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=True)
-    high = max(gb_per_s, *(dot.y for dot in dots)) * 1.08
-    y = Axis(low=0, high=high, first=HEIGHT - BOTTOM, last=TOP)
+    """Return cases that count no operations (x in MB per launch, y in GB/s) under the limit of memory."""
+    x = _axis([dot.x for dot in dots], is_log=True)
+    y = _from_zero([gb_per_s, *(dot.y for dot in dots)])
     plot = Plot(x=x, y=y, x_title="MB per launch", y_title="GB/s")
-    top = f"{y.at(gb_per_s):.1f}"
-    plot.add('<path class="roof" d="M{} {}H{}"/>', x.first, top, x.last)
-    plot.add('<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{gb_per_s:g} GB/s")
+    _add_roof(plot, x.first, gb_per_s, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name="", dots=dots, joined=False)])
     return plot.svg(label)
+
+
+def _add_roof(plot: Plot, start: object, limit: float, name: str) -> None:
+    """Draw a limit from `start`, an x or a path to one, to the right edge, and its name above."""
+    top, right = f"{plot.y.at(limit):.1f}", plot.x.last
+    plot.add('<path class="roof" d="M{} {}H{}"/>', start, top, right)
+    plot.add('<text x="{}" y="{}" dy="-4" class="end">{}</text>', right, top, name)
 
 
 def ratio_plot(
@@ -392,13 +400,13 @@ def ratio_plot(
     solid: str = "",
     hollow: str = "",
 ) -> Markup:
-    """Return ratios on a logarithmic axis, a row for each name, which stands above its dots.
+    """Return ratios (x of each dot) on a logarithmic axis, a row for each name, which stands above its dots.
 
     Args:
-        rows: The ratios by name: x of each dot.
+        rows: The ratios by name.
         limits: Ratios to compare them with by name, drawn as lines.
         x_title: What is over what.
-        label: What the plot shows, in a sentence.
+        label: What the plot shows.
         solid: What dots are, for the legend where there are hollow ones, too.
         hollow: What hollow dots are.
     """
@@ -407,8 +415,10 @@ def ratio_plot(
         return Markup()
     x = _axis([*(dot.x for dot in dots), *limits.values()], RIGHT, WIDTH - RIGHT, is_log=True)
     top = TOP + _LINE * len(limits)
-    y = Axis(low=-0.75, high=len(rows) - 0.5, first=top, last=top + _ROW * (len(rows) + 0.25))
-    plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=[(row, "") for row, _ in enumerate(rows)])
+    last = top + _ROW * (len(rows) + 0.25)
+    ticks = [(row, "") for row, _ in enumerate(rows)]
+    y = Axis(low=-0.75, high=len(rows) - 0.5, first=top, last=last, labels=ticks)
+    plot = Plot(x=x, y=y, x_title=x_title, y_title="")
     heights = {name: top - _LINE * number for number, name in enumerate(limits, 1)}
     for name, ratio in limits.items():
         plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', x.at(ratio), heights[name], y.last)
@@ -443,33 +453,23 @@ def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
             )
         )
         top += float(plot.partition(' height="')[2].partition('"')[0]) + 20 + below
-    width, height = WIDTH + 32, top
+    above = _lines_of_text(title_lines, 16, 30, _TITLE_LINE, "title")
     return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}">'
-        '<style>{}</style><rect width="100%" height="100%" class="ground"/>{}{}</svg>\n'
-    ).format(
-        width,
-        height,
-        width,
-        height,
-        style,
-        _lines_of_text(title_lines, 16, 30, _TITLE_LINE, "title"),
-        Markup().join(parts),
-    )
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'width="{width}" height="{height}">'
+        '<style>{style}</style><rect width="100%" height="100%" class="ground"/>{above}{plots}</svg>\n'
+    ).format(width=WIDTH + 32, height=top, style=style, above=above, plots=Markup().join(parts))
 
 
 def _lines_of_text(lines: Sequence[str], x: int, y: int, height: int, sort: str) -> Markup:
-    texts = (
-        Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y + height * number, sort, line)
-        for number, line in enumerate(lines)
-    )
-    return Markup().join(texts)
+    text = Markup('<text x="{}" y="{}" class="{}">{}</text>')
+    return Markup().join(text.format(x, y + height * number, sort, line) for number, line in enumerate(lines))
 
 
 def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -> None:
     for colour, line in enumerate(lines):
         places = [(plot.x.at(dot.x), plot.y.at(dot.y)) for dot in line.dots]
-        plot.parts.append(Markup('<g class="c{}">').format(colour % COLOURS))
+        plot.add('<g class="c{}">', colour % COLOURS)
         if line.joined and len(places) > 1:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             plot.add('<path class="line" d="M{}"/>', path)
@@ -482,7 +482,7 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine], *, most_key_rows: int = 1) -
                 Markup(' class="hollow"') * dot.is_hollow, x, y, radius, dot.title
             )
             plot.parts.append(Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark)
-        plot.parts.append(Markup("</g>"))
+        plot.add("</g>")
     rows = _key_rows(lines)
     if len(rows) > most_key_rows:
         names = [name for row in rows for name in row]
@@ -508,15 +508,10 @@ def _key_rows(lines: Sequence[PlottedLine]) -> list[list[tuple[int, str]]]:
 
 def _legend(rows: Sequence[Sequence[tuple[int, str]]]) -> Markup:
     """Return rows of names in the colours of their lines, above the plot."""
+    name_text = Markup('<tspan class="c{}" dx="6">{}</tspan>')
+    row_text = Markup('<text x="{}" y="{}" class="end key">{}</text>')
     texts = []
     for number, row in enumerate(rows):
-        names = [
-            Markup('<tspan class="c{}" dx="6">{}</tspan>').format(colour % COLOURS, name)
-            for colour, name in row
-        ]
-        texts.append(
-            Markup('<text x="{}" y="{}" class="end key">{}</text>').format(
-                WIDTH - RIGHT, 12 + _LINE * number, Markup().join(names)
-            )
-        )
+        names = Markup().join(name_text.format(colour % COLOURS, name) for colour, name in row)
+        texts.append(row_text.format(WIDTH - RIGHT, 12 + _LINE * number, names))
     return Markup().join(texts)

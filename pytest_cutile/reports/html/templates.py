@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -10,8 +11,7 @@ from markupsafe import Markup
 
 from pytest_cutile.quantities import counted, format_change, format_commit, format_share, format_time
 from pytest_cutile.reports.document import Paragraph, Section, Table, printable, shorten
-from pytest_cutile.reports.html.plots import finite
-from pytest_cutile.reports.report import Figures
+from pytest_cutile.reports.html.plots import is_finite
 
 NAME_CHARACTERS = 80
 """Of a name in a table; its details have the whole name."""
@@ -33,12 +33,12 @@ def pages() -> jinja2.Environment:
         for name, kind in {"paragraph": Paragraph, "section": Section, "table": Table}.items()
     }
     environment.filters |= {
-        "time": _time,
-        "number": lambda value: f"{value:.6g}" if finite([value]) else "",
-        "change": lambda value: format_change(value) if finite([value]) else "",
-        "share": lambda value: format_share(value) if finite([value]) else "",
-        "rate_in": _rate_in,
-        "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
+        "time": _if_finite(format_time),
+        "number": _if_finite("{:.6g}".format),
+        "change": _if_finite(format_change),
+        "share": _if_finite(format_share),
+        "rate_in": lambda figures, unit: _rate(figures.in_unit(unit), unit),
+        "rate": lambda figures: _rate(figures.rate, figures.unit),
         "counted": counted,
         "commit": format_commit,
         "shorten": lambda text: shorten(text, NAME_CHARACTERS),
@@ -54,10 +54,10 @@ def _clean(value: Any) -> Any:
     return "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
 
 
-def _rate_in(figures: Figures, unit: str) -> str:
-    rate = figures.in_unit(unit)
-    return f"{rate:.4g} {unit}" if rate is not None and finite([rate]) else ""
+def _rate(rate: float | None, unit: str) -> str:
+    return f"{rate:.4g} {unit}" if is_finite(rate) else ""
 
 
-def _time(us: float | None) -> str:
-    return format_time(us) if us is not None and finite([us]) else ""
+def _if_finite(form: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Return a filter that shows nothing of what is no number."""
+    return lambda value: form(value) if is_finite(value) else ""
