@@ -10,6 +10,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
+from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.correctness.explain.places import WrongIndices, is_scattered
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import convert, spacing
@@ -69,55 +70,51 @@ def _rounded_blocks(
         yield block, grid[block].double(), rounded, spacing(rounded, target)
 
 
-def find_direction(
-    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, dtype: torch.dtype
-) -> list[str]:
-    """Say whether the errors are a constant factor, or all toward zero. `dtype` is the output's own."""
-    at = _first(outside, _SAMPLE)
-    got, y = (whole.reshape(-1)[at].double() for whole in (out, exact))
+def find_direction(output: WrongOutput) -> list[str]:
+    """Say whether the errors are a constant factor, or all toward zero."""
+    at = _first(output.wrong, _SAMPLE)
+    got, y = (whole.reshape(-1)[at].double() for whole in (output.values, output.exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
     got, y = got[usable], y[usable]
     if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
         return []
     ratios = got / y
     low, middle, high = torch.quantile(ratios[:100_000], ratios.new_tensor([0.02, 0.5, 0.98])).tolist()
-    fmt = format_of(dtype)
-    resolution = fmt.unit_roundoff if fmt else 0.0
+    target = format_of(output.out.dtype)
+    resolution = target.unit_roundoff if target else 0.0
     toward = float((got.abs() < y.abs()).double().mean())
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
     # Rounding alone spreads the ratios of one factor by that much.
     spread = high - low - 2 * resolution
     is_factor = abs(middle - 1.0) > 2 * max(spread, resolution)
-    if is_factor and not is_scattered(outside, int(outside.sum())):
+    if is_factor and not is_scattered(output.wrong):
         return [f"a constant factor: got / exact is about {middle:.4g}"]
     return []
 
 
-def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
+def _first(wrong: torch.Tensor, count: int) -> torch.Tensor:
     """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
     found: list[torch.Tensor] = []
-    for number, part in enumerate(torch.split(outside.flatten(), CHUNK)):
+    for number, part in enumerate(torch.split(wrong.flatten(), CHUNK)):
         found.append(part.nonzero().flatten() + number * CHUNK)
         if sum(map(len, found)) >= count:
             break
     return torch.cat(found)[:count]
 
 
-def find_terms(
-    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, *, reduction: int
-) -> list[str]:
+def find_terms(output: WrongOutput, reduction: int) -> list[str]:
     """Say whether some terms of every sum are missing, counted twice or replaced.
 
     Of a sum of n independent terms of mean 0, f n terms are missing. Then the error d = out - y has
     |d|^2 = f |y|^2 and <d, y> = -f |y|^2; counted twice, +f; replaced by others, |d|^2 is twice as large.
     """
-    if bad < _MOST * outside.numel() or outside.numel() < _ENOUGH * _ENOUGH:
+    if not _is_wrong_all_over(output):
         return []
     size = error = along = 0.0
-    grid, truth = matrix_view(out), matrix_view(exact)
-    for rows, columns in blocks(grid):
-        y, got = truth[rows, columns].double().flatten(), grid[rows, columns].double().flatten()
+    grid, truth = matrix_view(output.values), matrix_view(output.exact)
+    for block in blocks(grid):
+        y, got = truth[block].double().flatten(), grid[block].double().flatten()
         usable = y.isfinite() & got.isfinite()
         y, d = y.where(usable, 0.0), (got - y).where(usable, 0.0)
         size, error, along = size + float(y.dot(y)), error + float(d.dot(d)), along + float(d.dot(y))
@@ -126,22 +123,27 @@ def find_terms(
         return []
     for relation, factor, what in ((-1.0, 1.0, "missing"), (1.0, 1.0, "counted twice"), (-0.5, 0.5, "wrong")):
         # the correlation of n samples is known to about 1 / sqrt(n share)
-        if abs(along / error - relation) < 0.1 + 3.0 / math.sqrt(outside.numel() * share):
+        if abs(along / error - relation) < 0.1 + 3.0 / math.sqrt(output.out.numel() * share):
             part = share * factor
             terms = f"{part * reduction:.3g} of the {reduction:,} terms" if reduction > 1 else f"{part:.2%}"
             return [f"as if {terms} of each sum were {what} (relative error {math.sqrt(share):.3g} all over)"]
     return []
 
 
-def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
+def _is_wrong_all_over(output: WrongOutput) -> bool:
+    elements = output.out.numel()
+    return output.bad >= _MOST * elements and elements >= _ENOUGH * _ENOUGH
+
+
+def find_noise(output: WrongOutput) -> list[str]:
     """Say how coarse intermediate results are whose errors are small, everywhere, and follow nothing.
 
     Rounding to p bits moves a value by 0.4 times 2^-p of it, in the root mean square; a sum that is rounded
     after each of its terms loses two or three bits more.
     """
-    if bad < _MOST * out.numel() or out.numel() < _ENOUGH * _ENOUGH:
+    if not _is_wrong_all_over(output):
         return []
-    y, got = (whole.flatten()[:_SAMPLE].double() for whole in (exact, out))
+    y, got = (whole.flatten()[:_SAMPLE].double() for whole in (output.exact, output.values))
     d = got - y
     usable = y.isfinite() & d.isfinite()
     y, d = y[usable], d[usable]
@@ -155,15 +157,11 @@ def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
     return [f"errors like noise, {typical}: as coarse as sums that are kept in {coarse}"]
 
 
-def all_zero(out: torch.Tensor) -> bool:
-    return not bool((out.half() if out.dtype.itemsize == 1 else out).any())
-
-
-def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIndices]) -> list[str]:
+def find_layout(output: WrongOutput, places: Sequence[WrongIndices]) -> list[str]:
     """Say whether the values are right and in the wrong place: transposed, shifted, or of another index."""
-    if not 1 < out.numel() <= LARGEST:
+    if not 1 < output.out.numel() <= LARGEST or not bool(output.values.any()):
         return []
-    got, y = out.double(), exact.double()
+    got, y = output.out.detach().double(), output.exact.double()
     finite = y[y.isfinite()]
     slack = 1e-3 * float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
