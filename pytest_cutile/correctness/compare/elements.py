@@ -2,8 +2,7 @@
 
 T0, the pattern: NaN and Inf where the reference has them. T1, the interval: R(y - b) <= out <= R(y + b),
 where y is exact, R one rounding to nearest even into the output's dtype and b the bound of
-`tolerance.ErrorModel`. R makes ulps, subnormals and saturation exact, so that no relative or absolute
-tolerance is needed. T2 and T3 look at many elements together: `energy`.
+`tolerance.ErrorModel`. T2 and T3 look at many elements together: `energy`.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ class Bound:
     common: float = 0.0
     """Relative error that all elements may share."""
     common_of_operands: float = 0.0
-    """What of it comes from operands of products that lie so close together that all are rounded in one
-    direction: more than chance moves an element by."""
+    """What of it comes from operands of products that are all rounded in one direction."""
+    basis: str = ""
+    """How it was derived, in words."""
 
     def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `(sigma, bias)` for the block `exact = y[rows, columns]`: what is random, what is not."""
@@ -79,26 +79,25 @@ class Bound:
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
         failing = [(numbers.new_empty(0), truth.new_empty(0))]
-        for rows, columns in blocks(grid):
-            got, y = grid[rows, columns].double(), truth[rows, columns]
-            b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
+        for block in blocks(grid):
+            got, y = grid[block].double(), truth[block]
+            b, lowest, highest = self.interval(y, *self.noise(y, *block))
             outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
-            failing.append((numbers[rows, columns][outside], b[outside]))
+            failing.append((numbers[block][outside], b[outside]))
         at, within = (torch.cat(parts) for parts in zip(*failing, strict=True))
         return at, within
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTolerance:
-    """`|out - y| <= atol + rtol |y|`, given by the author in place of the derived bound.
-
-    What is y, correctly rounded, is right whatever they are.
-    """
+    """`|out - y| <= atol + rtol |y|`, given in place of the derived bound; R(y) is always right."""
 
     rtol: float
     atol: float
     target: FloatFormat | None
     """Format of the output; None: integers."""
+    basis: str = ""
+    """What is given, in words."""
 
     def allowed(self, y: torch.Tensor) -> torch.Tensor:
         return y.abs().mul_(self.rtol).add_(self.atol)
@@ -111,8 +110,18 @@ class GivenTolerance:
         return b, torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
 
 
-EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None)
-"""Of integers and bools that the author gives no tolerance for."""
+EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None, basis="equal (integers and bool)")
+"""Of integers and bools without a given tolerance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOutput:
+    """An output, or a part of one, with what it is compared with."""
+
+    name: str
+    out: torch.Tensor
+    exact: torch.Tensor
+    bound: Bound | GivenTolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +157,8 @@ class ElementComparison:
 
     def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
         self.levels: torch.Tensor | None = None
-        """uint8, of the output's shape: how large the errors of the elements that fail are, from 1 to
-        `LEVELS` + 1, and 0 elsewhere; None when no element fails."""
+        """uint8, of the output's shape: from 1 to `LEVELS` + 1 the size of errors of elements that fail, 0
+        elsewhere; None when no element fails."""
         self.worst: Worst | None = None
         """None for an output with no elements."""
         self.worst_ulps = 0.0

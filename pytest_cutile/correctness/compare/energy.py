@@ -1,22 +1,17 @@
 """What single elements do not show: is the mismatch of an output too large, or does it follow the result?
 
-The bound of each element has to let pass what rounding does to one in millions. A truncating cast or
-coarser intermediates stay within it everywhere, and yet all elements together give them away:
-
 T2, the energy. d = out - R(y), where y is exact and R rounds into the output's dtype. An honest kernel
-writes R(y + n) with noise n of standard deviation sigma and bias s, so that the expected d^2 is known for
-each element from sigma and the distance of y to where R jumps: next to nothing where the noise reaches no
-jump. Compared are the sums of w d^2 with w = 1 / (ulp^2 / 12 + sigma^2 + s^2): over the whole output, each
-index of the leading dimensions (batch and head), each 16 rows and each 16 columns. Too little is fine.
+writes R(y + n) with noise n of standard deviation sigma and bias s, so that the expected d^2 of an element
+follows from sigma and the distance of y to where R jumps. Compared are the sums of w d^2 with
+w = 1 / (ulp^2 / 12 + sigma^2 + s^2): over the whole output, each index of the leading dimensions, each 16
+rows and each 16 columns. Too little is fine.
 
-T3, the slope. The sum of w d y is zero on average unless out - y follows y: truncation, a wrong divisor or
-scale, an eps in the wrong place. Allowed are what the bias s explains, one common relative error of a few
-float32 roundings, and what chance makes of it. Where most y lie just below ties (products of few bits by a
-sigmoid just below 1), noise moves most d up: its mean is known as well as its energy, and is allowed twice,
-since an error that all elements share takes all of them over.
+T3, the slope. The sum of w d y is zero on average unless out - y follows y. Allowed are what the bias s
+explains, one common relative error, and what chance makes of it. Where most y lie just below ties, noise
+moves most d up: twice the expected mean is allowed, since all elements may share an error.
 
 Both allow for noise that is common to a row (a wrong sum that all its elements are divided by) or to a
-column: such a sum has as many independent terms as there are rows or columns, whichever is fewer. Where
+column: the sum then has as many independent terms as there are rows or columns, whichever is fewer. Where
 many elements are equal their roundings are, too, and these tests say nothing.
 """
 
@@ -49,7 +44,7 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A test over many elements and how it came out."""
+    """A test over many elements that failed."""
 
     test: str
     where: str
@@ -134,9 +129,8 @@ class Mismatch:
         what of it moves single elements by more than `sigma`. Special values and elements near an overflow
         are not `usable`.
         """
-        ulp = torch.maximum(
-            ulp, (sigma + bias).div_(_MOST_NOISE)
-        )  # of zero among numbers it is next to nothing
+        # the ulp of zero among numbers is next to nothing
+        ulp = torch.maximum(ulp, (sigma + bias).div_(_MOST_NOISE))
         error = ((got - rounded) / ulp).clamp_(-_MOST_ULPS, _MOST_ULPS)
         value = torch.where(usable, y / ulp, 0.0)
         noise, systematic = sigma / ulp, bias / ulp

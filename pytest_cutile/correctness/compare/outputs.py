@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from pytest_cutile.correctness.compare.elements import (
     EQUALITY,
     Bound,
+    ComparedOutput,
     ElementComparison,
     GivenTolerance,
     differ,
@@ -29,19 +30,8 @@ from pytest_cutile.tensors.trees import map_leaves, named_tensors
 from pytest_cutile.verdicts import Reason
 
 _NEAR = 16.0
-"""Largest error, in units of the bound, that more runs with noise are made for: of honest kernels, with three
-runs, 2.4 was seen."""
+"""Largest error, in units of the bound, that more runs with noise are made for; honest kernels reach 2.4."""
 _OR = ", or, in other parts, "
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedOutput:
-    """One output with what it was compared with."""
-
-    name: str
-    out: torch.Tensor
-    exact: torch.Tensor
-    bound: Bound | GivenTolerance
 
 
 class OutputsComparison:
@@ -105,7 +95,7 @@ class OutputsComparison:
         return max(map(figure, self.results.values()), default=0.0)
 
     def add_part(self, part: Part, outputs: Any, title: str) -> None:
-        """Compare a part of all outputs. When this returns, all that it took for that is free again."""
+        """Compare a part of all outputs; what that took is free again afterwards."""
         terms = self._runs.terms
         truth = self._runs.estimate(part)
         bounds = Bounds(truth=truth, terms=terms)
@@ -113,25 +103,33 @@ class OutputsComparison:
         pairs = pair_outputs(
             part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None
         )
-        bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
-        compared = {name: (out, exact, bound_of[name][0]) for name, out, exact in pairs}
+        compared = [
+            ComparedOutput(name=name, out=out, exact=exact, bound=bounds.of(name, out, self._elements(name)))
+            for name, out, exact in pairs
+        ]
         alternatives = bounds.beyond_discontinuities(self._runs.call.of(part), compared)
-        for name, (out, unrounded, bound) in compared.items():
-            whole = self.outputs[name]
-            exact = alternatives.get(name, unrounded)
-            if name in alternatives:
-                if isinstance(bound, Bound):
-                    self._alternatives[name].append((part, exact))
-                self._rounded[name] += int(differ(exact, unrounded).sum())
-            self.has_short_sums |= bounds.has_short_sums(out)
-            words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound_of[name][1]]
-            self.bounds[name] = _OR.join(dict.fromkeys(words))
-            if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
-                self._ratios += bounds.looseness(name, out, exact, bound, whole.numel())
-                self.allowed = self.allowed or bounds.lets_through(exact, bound)
-            self.results[name].add(out, exact, bound, part.position(whole))
-            if part.is_whole:
-                self.wholes.append(ComparedOutput(name=name, out=out, exact=exact, bound=bound))
+        for output in compared:
+            exact = alternatives.get(output.name, output.exact)
+            if output.name in alternatives:
+                if isinstance(output.bound, Bound):
+                    self._alternatives[output.name].append((part, exact))
+                self._rounded[output.name] += int(differ(exact, output.exact).sum())
+            self._add(part, replace(output, exact=exact), bounds)
+
+    def _elements(self, name: str) -> int:
+        return self.outputs[name].numel()
+
+    def _add(self, part: Part, output: ComparedOutput, bounds: Bounds) -> None:
+        name, bound = output.name, output.bound
+        self.has_short_sums |= bounds.has_short_sums(output.out)
+        words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound.basis]
+        self.bounds[name] = _OR.join(dict.fromkeys(words))
+        if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
+            self._ratios += bounds.looseness(output, bound, self._elements(name))
+            self.allowed = self.allowed or bounds.lets_through(output.exact, bound)
+        self.results[name].add(output.out, output.exact, bound, part.position(self.outputs[name]))
+        if part.is_whole:
+            self.wholes.append(output)
 
     @property
     def overflowed(self) -> tuple[str, ...]:

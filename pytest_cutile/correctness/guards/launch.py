@@ -45,10 +45,10 @@ class GuardedLauncher:
     ) -> None:
         self.name = function_name(fn)
         names = positional_names(fn, len(args))
-        self.positional = [f"argument {at}" if name in kwargs else name for at, name in enumerate(names)]
+        self._positional = [f"argument {at}" if name in kwargs else name for at, name in enumerate(names)]
         """Names of the positional arguments. A name given twice is left to Python, which refuses it."""
         self._fn = fn
-        self._arguments = {**dict(zip(self.positional, args, strict=True)), **kwargs}
+        self._arguments = self.by_name(args, kwargs)
         for argument, value in self._arguments.items():
             for name, tensor in named_tensors(value, argument):
                 if (layout := without_memory(tensor)) is not None:
@@ -66,7 +66,8 @@ class GuardedLauncher:
         self._launching = launching
         self.launches = 0
         """How many there were."""
-        self._inputs: Inputs
+        self.inputs: Inputs
+        """The arguments of all launches but those of `launch_with`."""
         self._unreturned: set[str] = set()
 
     def launch(self) -> Any:
@@ -76,24 +77,15 @@ class GuardedLauncher:
             KernelMismatch: it changed an input, wrote beside a tensor, or never wrote a `writes` argument.
             UncheckableOutput: it returned no tensor, an incomparable one, or an undeclared argument.
         """
-        self._inputs = self._guarded(self._arguments)
-        outputs = self._launch(self._inputs)
+        self.inputs = self._guarded(self._arguments)
+        outputs = self._launch(self.inputs)
         self._check_written(outputs)
-        self._inputs.write_back()
-        self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
+        self.inputs.write_back()
+        self._unreturned = self.inputs.changing - self.inputs.returned(outputs)
         self.is_small = sum(one.nbytes for one in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
         if not self.is_small:
-            self._inputs.given = {}  # no other launch follows: free the copies
+            self.inputs.given = {}  # no other launch follows: free the copies
         return outputs
-
-    @property
-    def before(self) -> dict[str, Any]:
-        """The arguments from before the launch, by name."""
-        return self._inputs.before
-
-    @property
-    def may_change(self) -> set[str]:
-        return self._mutates | self._writes
 
     @property
     def mutated(self) -> dict[str, Any]:
@@ -114,19 +106,6 @@ class GuardedLauncher:
         """
         return self._launching.is_interpreted and self.is_small
 
-    def is_new(self) -> bool:
-        """Return whether no check has launched this code a second time."""
-        return self._launching.is_new()
-
-    @property
-    def leaves_other_memory(self) -> bool:
-        """Whether an interpreted launch left something else than the one before in memory that both wrote."""
-        return self._launching.leaves_other_memory
-
-    @property
-    def unguarded(self) -> tuple[str, ...]:
-        return tuple(self._inputs.notes)
-
     def repeat(self, outputs: Any) -> tuple[Any, bool] | None:
         """Launch again, with other bytes around the inputs; None for large cases and the interpreter.
 
@@ -136,7 +115,7 @@ class GuardedLauncher:
         if self._launching.is_interpreted or not self.is_small:
             return None
         first = self.kept(outputs)
-        again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
+        again = self.kept(self.relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
             raise KernelMismatch(f"{self.name}: {unwritten}", kind=Reason.UNWRITTEN)
         if have_same_bits(first, again):
@@ -144,8 +123,8 @@ class GuardedLauncher:
         if self._has_redzones and self._depends_on_redzones(first, again):
             names = [
                 name
-                for name in self._inputs.redzones
-                if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
+                for name in self.inputs.redzones
+                if not have_same_bits(first, self.relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
             ]
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
@@ -162,14 +141,14 @@ class GuardedLauncher:
         unwritten = ""
         if any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
             with contextlib.suppress(KernelMismatch):
-                again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+                again = self.relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
                 unwritten = _never_written(first, again)
                 unwritten = unwritten or "launched again over other bytes: all elements are written"
         names = []
         if self._has_redzones and (nans := _count_nans(first)):
-            for name in self._inputs.redzones:
+            for name in self.inputs.redzones:
                 with contextlib.suppress(KernelMismatch):
-                    if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < nans:
+                    if _count_nans(self.relaunch(Pattern.ZERO, around=[name])) < nans:
                         names.append(name)
         if names:
             return f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
@@ -180,12 +159,12 @@ class GuardedLauncher:
 
         They are all or none, if `vary` says so, else those that cost little.
         """
-        if self._inputs.entangled or vary is False or not (vary or self.is_small):
+        if self.inputs.entangled or vary is False or not (vary or self.is_small):
             return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
         cheap = (Layout.PADDED,) if self._launching.is_interpreted else (Layout.PADDED, Layout.OFFSET)
         for layout in Layout if vary else cheap:
-            if (varied := in_layout(self._inputs.before, layout)) is not None:
+            if (varied := in_layout(self.inputs.before, layout)) is not None:
                 yield layout, *varied
 
     def around_zero(self) -> dict[str, Any] | None:
@@ -193,46 +172,46 @@ class GuardedLauncher:
 
         Digits that a sum or difference of such an input loses are not lost then, and rounded ones still are.
         """
-        if self._inputs.entangled or not self.is_small:
+        if self.inputs.entangled or not self.is_small:
             return None
         moved = {
             id(tensor): (tensor.double() - mean).to(tensor.dtype)
-            for tensor in tensors_in(self._inputs.before)
+            for tensor in tensors_in(self.inputs.before)
             if tensor.is_floating_point() and tensor.numel() > 1
             for deviation, mean in [torch.std_mean(tensor.double())]
             if 0 < _FAR * deviation < mean.abs()
         }
-        return map_tensors(lambda one: moved.get(id(one), one), self._inputs.before) if moved else None
+        return map_tensors(lambda one: moved.get(id(one), one), self.inputs.before) if moved else None
 
     def launch_with(self, arguments: Mapping[str, Any]) -> Any:
         return self._launch(self._guarded(arguments))
 
-    def launch_again(self) -> Any:
-        """Launch with the arguments as they were given, in the same memory; return the outputs."""
-        return self._relaunch(Pattern.BESIDE_INPUT)
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._positional, args, strict=True)), **kwargs}
 
-    def split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional arguments and the others."""
-        others = {name: value for name, value in arguments.items() if name not in self.positional}
-        return tuple(arguments[name] for name in self.positional), others
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the positional arguments and the others, by name."""
+        others = {name: value for name, value in arguments.items() if name not in self._positional}
+        return {name: arguments[name] for name in self._positional}, others
 
-    def _relaunch(
+    def relaunch(
         self,
-        beside: Pattern,
+        beside: Pattern = Pattern.BESIDE_INPUT,
         *,
         around: Collection[str] | None = None,
         unwritten: Pattern = Pattern.UNWRITTEN,
     ) -> Any:
-        self._inputs.restore(beside, around=around, unwritten=unwritten)
-        return self._launch(self._inputs, unwritten)
+        """Launch with the arguments as they were given, in the same memory; return the outputs."""
+        self.inputs.restore(beside, around=around, unwritten=unwritten)
+        return self._launch(self.inputs, unwritten)
 
     def _depends_on_redzones(self, first: Any, again: Any) -> bool:
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
-        return all(have_same_bits(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
+        return all(have_same_bits(self.relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
 
     def kept(self, outputs: Any) -> Any:
         """Return outputs as they are now, whatever another launch does to the arguments."""
-        return map_tensors(lambda tensor: tensor.clone() if self._inputs.holders(tensor) else tensor, outputs)
+        return map_tensors(lambda tensor: tensor.clone() if self.inputs.holders(tensor) else tensor, outputs)
 
     def _guarded(self, arguments: Mapping[str, Any]) -> Inputs:
         return Inputs(arguments, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones)
@@ -245,7 +224,7 @@ class GuardedLauncher:
             if not self._launching.is_interpreted:
                 enclose = allocations.enclose if self._has_redzones else None
                 guards.enter_context(poisoned_allocations(enclose, unwritten))
-            outputs = self._launching(self._fn, args, kwargs)
+            outputs = self._launching(self._fn, tuple(args.values()), kwargs)
         if outputs is None:  # the arguments that it writes are its outputs
             named = self._writes or self._mutates
             self.written = tuple(name for name in self._arguments if name in named)
@@ -309,7 +288,7 @@ class GuardedLauncher:
         if not (unchanged := self._unchanged(outputs, Pattern.UNWRITTEN)):
             return
         # a byte may be a value, but not one byte now and another one then
-        again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+        again = self.relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
         still = self._unchanged(again, Pattern.UNWRITTEN_AGAIN)
         for name, argument in unchanged.items():
             if name in still:
@@ -323,8 +302,8 @@ class GuardedLauncher:
         """Return tensors beside the outputs that a launch never wrote: their names and their arguments'."""
         return {
             name: argument
-            for argument in self._writes - self._inputs.returned(outputs)
-            for name, tensor in named_tensors(self._inputs.given[argument], argument)
+            for argument in self._writes - self.inputs.returned(outputs)
+            for name, tensor in named_tensors(self.inputs.given[argument], argument)
             if tensor.numel() and bool(poisoned(tensor, unwritten).all())
         }
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import blocks, compare
-from pytest_cutile.correctness.compare.outputs import ComparedOutput
+from pytest_cutile.correctness.compare.elements import ComparedOutput, blocks, compare
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
 from pytest_cutile.tensors.dtypes import bits_of, format_of, same_bits
