@@ -140,7 +140,7 @@ def run_check(
         slope=comparison.largest(lambda result: result.together.slope),
         looser=comparison.looser,
         allowed=comparison.allowed,
-        bound="; ".join(dict.fromkeys(comparison.bounds.values())),
+        bound="; ".join(dict.fromkeys(map(comparison.bound, comparison.outputs))),
         overflowed=comparison.overflowed,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,

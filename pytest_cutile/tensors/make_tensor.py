@@ -17,8 +17,7 @@ from pytest_cutile.tensors.poison import laid_out
 from pytest_cutile.tensors.rounding import round_to
 
 GENERATED_ON_CPU = 1 << 24
-"""Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
-on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
+"""Elements up to which values are drawn on the CPU, the same for all devices; more on the device itself."""
 
 _INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
 _SIGNED_ROWS = 3
@@ -30,12 +29,12 @@ OUTLIERS = 0.005
 OUTLIER_FACTOR = 60.0
 OFFSET = 7.75
 """The mean of "offset"; that of "negative" is -7.75. Just below a power of 2, a dtype's steps are smallest
-in proportion to its values. Whole numbers are far away: the noise on a reference's inputs leaves them out."""
+in proportion to its values. It is no whole number, which the noise on a reference's inputs leaves out."""
 _SIGNS = {"offset": 1, "negative": -1}
 """The sign of all elements, so that padding by zero is none of them, in rows, columns or the whole."""
 _OFFSET_DEVIATION = 1 / 32
-"""Standard deviation of "offset", or one step of a dtype with larger steps. A variance as E[x^2] - E[x]^2
-loses its digits: that shows from a mean of 30 deviations on in float32, 100 in float16, 200 in bfloat16."""
+"""Standard deviation of "offset", or one step of a dtype with larger steps: so much less than the mean that a
+variance as E[x^2] - E[x]^2 loses its digits (docs/explanation/correctness.md)."""
 
 
 def make_tensor(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pytest_cutile.correctness.compare.energy import Findings, Mismatch
+from pytest_cutile.correctness.compare.energy import Mismatch
 from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
@@ -167,7 +167,8 @@ class ElementComparison:
         self.overflowed = 0
         """How many 8-bit elements are NaN or Inf where the exact value is finite, and beyond the largest."""
         self._shape, self._device = tuple(out.shape), out.device
-        self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
+        self.together = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
+        """What all elements together show."""
 
     def add(
         self,
@@ -184,7 +185,7 @@ class ElementComparison:
             if bound.target is None:
                 compared = _compare_integers(got, y, float(bound.atol))
             else:
-                compared = _compare_floats(got.double(), y.double(), bound, block, here, self._mismatch)
+                compared = _compare_floats(got.double(), y.double(), bound, block, here, self.together)
                 if bound.target.eight_bit:
                     special = compared.got.isfinite().logical_not_() & compared.exact.isfinite()
                     self.overflowed += int((special & ~compared.outside).sum())
@@ -199,11 +200,6 @@ class ElementComparison:
     def outside(self) -> torch.Tensor | None:
         """bool, of the output's shape: the elements that fail; None when there are none."""
         return None if self.levels is None else self.levels > 0
-
-    @property
-    def together(self) -> Findings:
-        """What all elements together show."""
-        return self._mismatch.findings
 
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:

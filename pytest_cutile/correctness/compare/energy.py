@@ -53,18 +53,6 @@ class Excess:
     """What was measured and what allowed, in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """What T2 and T3 found in one output."""
-
-    excesses: list[Excess]
-    """The tests that failed."""
-    energy: float
-    """T2: the largest energy in any part of the output, in units of what is allowed."""
-    slope: float
-    """T3: the slope of the mismatch, in units of what is allowed."""
-
-
 def expected_jumps(distance: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return E[d] and at least E[d^2] of d = round(distance + noise z) for a standard normal z; all in ulps.
 
@@ -159,15 +147,24 @@ class Mismatch:
         self._variance += (weighted * weighted * random).sum()
         self._step = torch.maximum(self._step, weighted.max())
 
+    @property
+    def excesses(self) -> list[Excess]:
+        """The tests that failed."""
+        return [excess for excess, _ in (*self._energies, self._slope) if excess is not None]
+
+    @property
+    def energy(self) -> float:
+        """T2: the largest energy in any part of the output, in units of what is allowed."""
+        return max((ratio for _, ratio in self._energies), default=0.0)
+
+    @property
+    def slope(self) -> float:
+        """T3: the slope of the mismatch, in units of what is allowed."""
+        return self._slope[1]
+
     @functools.cached_property
-    def findings(self) -> Findings:
-        energies = [self._energy(scope, size) for scope, size in self._scopes()]
-        slope = self._slope()
-        return Findings(
-            excesses=[excess for excess, _ in (*energies, slope) if excess is not None],
-            energy=max((ratio for _, ratio in energies), default=0.0),
-            slope=slope[1],
-        )
+    def _energies(self) -> list[tuple[Excess | None, float]]:
+        return [self._energy(scope, size) for scope, size in self._scopes()]
 
     def _scopes(self) -> Iterator[tuple[str, int]]:
         """Yield what T2 looks at, "" (all of it), "head", "rows" or "columns", and the size of a block."""
@@ -213,6 +210,7 @@ class Mismatch:
         length = self._grid[scope == "columns"]
         return f"in {scope} {at * size} to {min((at + 1) * size, length) - 1}"
 
+    @functools.cached_property
     def _slope(self) -> tuple[Excess | None, float]:
         moment, square = float(self._of_rows[2].sum()), float(self._of_rows[3].sum())
         if square == 0:

@@ -43,8 +43,6 @@ class OutputsComparison:
             name: ElementComparison(out, functools.partial(self.expected, name))
             for name, out in outputs.items()
         }
-        self.bounds: dict[str, str] = {}
-        """What was allowed, in words."""
         self.allowed = ""
         """What a given tolerance allows where right values are known exactly."""
         self.has_short_sums = False
@@ -52,6 +50,8 @@ class OutputsComparison:
         self.wholes: list[ComparedOutput] = []
         """Each output with its bound; none of outputs that were compared in parts."""
         self._runs = runs
+        self._bases: dict[str, dict[str, None]] = defaultdict(dict)
+        """By output, how the bounds of its parts were derived, in words."""
         self._alternatives: dict[str, list[tuple[Part, torch.Tensor]]] = defaultdict(list)
         """By output, parts of it as they have to be beyond a discontinuity."""
         self._rounded: Counter[str] = Counter()
@@ -85,7 +85,7 @@ class OutputsComparison:
             part.of(OUTPUT, exact).copy_(values)
         return exact
 
-    @property
+    @functools.cached_property
     def looser(self) -> float | None:
         """How many times the derived bound a given tolerance allows, in the median."""
         ratios = [ratio for ratio in self._ratios if ratio.numel()]
@@ -122,8 +122,7 @@ class OutputsComparison:
     def _add(self, part: Part, output: ComparedOutput, bounds: Bounds) -> None:
         name, bound = output.name, output.bound
         self.has_short_sums |= bounds.has_short_sums(output.out)
-        words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound.basis]
-        self.bounds[name] = _OR.join(dict.fromkeys(words))
+        self._bases[name][bound.basis] = None
         if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
             self._ratios += bounds.looseness(output, bound, self._elements(name))
             self.allowed = self.allowed or bounds.lets_through(output.exact, bound)
@@ -141,15 +140,16 @@ class OutputsComparison:
             if result.overflowed
         )
 
-    def complete_bounds(self) -> None:
-        """Say in the bounds what all parts together have shown."""
-        for name, out in self.outputs.items():
-            if self._rounded[name]:
-                self.bounds[name] += f", {self._rounded[name]:,} of them as rounding makes them"
-            if out.dtype.is_floating_point and self.looser is not None:
-                self.bounds[name] += f"; it allows {self.looser:.3g} times as much (median over elements)"
-            if out.dtype.is_floating_point and self.allowed:
-                self.bounds[name] += f"; it allows {self.allowed} (median over elements)"
+    def bound(self, name: str) -> str:
+        """Say what an output was allowed."""
+        text = _OR.join(self._bases[name])
+        if self._rounded[name]:
+            text += f", {self._rounded[name]:,} of them as rounding makes them"
+        if not self.outputs[name].is_floating_point():
+            return text
+        if self.looser is not None:
+            text += f"; it allows {self.looser:.3g} times as much (median over elements)"
+        return f"{text}; it allows {self.allowed} (median over elements)" if self.allowed else text
 
 
 def compare_outputs(
@@ -165,7 +165,6 @@ def compare_outputs(
         for part in runs.parts:
             comparison.add_part(part, outputs, title)
         if not (may_refine and comparison.fails_nearly and runs.refine()):
-            comparison.complete_bounds()
             return comparison
 
 

@@ -46,8 +46,7 @@ TORCH_DEFAULTS = {
     "float32": (1.3e-6, 1e-5),
     "float64": (1e-7, 1e-7),
 }
-"""rtol and atol of `torch.testing.assert_close` by dtype, as documented for torch 2.13 (it has none for 8-bit
-floats); its table has no public name."""
+"""rtol and atol of `torch.testing.assert_close`, as documented for torch 2.13 (none for 8-bit floats)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +151,9 @@ class Bounds:
     def _shared_error(self, name: str) -> float:
         """Return the relative error that all elements may share besides that of a few float32 roundings.
 
-        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
-        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2;
-        of operands and results that lie too close together for that, it was measured.
+        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most,
+        which is u^2 if f falls no faster than x^-3; of operands and results that lie too close together for
+        that, it was measured.
         """
         rounded = [self.terms.operands] if name in self.truth.operands else []
         rounded += [] if self.terms.policy.mid is None else [self.terms.policy.mid]

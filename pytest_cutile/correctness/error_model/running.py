@@ -104,7 +104,7 @@ def run_with(
 ) -> Any:
     """Return what `reference` makes of its arguments upcast to float64, as `injector` lets it run."""
     seeing = injector or Injector()
-    preparing = False
+    calls = Calls(seeing)
 
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
@@ -115,19 +115,12 @@ def run_with(
             return tensor.clone()
         return seeing.on_input(tensor.to(torch.float64, copy=True))
 
-    class _Mode(Calls):  # type: ignore[no-untyped-call, unused-ignore]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if preparing:
-                return func(*args, **(kwargs or {}))
-            return super().__torch_dispatch__(func, types, args, _widened(kwargs or {}))
-
     def prepare_slice(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal preparing
-        preparing = True
+        calls.paused = True
         try:
             return prepare(tensor)
         finally:
-            preparing = False
+            calls.paused = False
 
     def give(value: Any) -> Any:
         if isinstance(value, Slices):
@@ -136,15 +129,8 @@ def run_with(
 
     given, named = map_leaves(give, tuple(args)), map_leaves(give, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode(seeing):
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), calls:
         return reference(*given, **named)
-
-
-def _widened(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Widen `x.float()`, which references say to be more precise than 16 bits, to float64."""
-    asked: Any = kwargs.get("dtype")
-    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(asked)
-    return kwargs if wide is None else {**kwargs, "dtype": wide}
 
 
 def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:

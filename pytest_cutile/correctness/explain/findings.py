@@ -68,7 +68,7 @@ def explain_mismatch(
     causes = find_ties(output, runs.call.arguments, compared)
     if len(runs.parts) == 1 and not runs.is_fixed and out.numel() <= LARGEST and out.is_floating_point():
         causes = find_reduced(output, runs.call, reduction)
-    explained = explain(output, result, basis=comparison.bounds[name], reduction=reduction, causes=causes)
+    explained = explain(output, result, basis=comparison.bound(name), reduction=reduction, causes=causes)
     facts, details, advice = [*explained.facts], [*explained.details], ""
     if others:
         facts.insert(1, f"  wrong, too: {abridged(others, _MAX_NAMES)}")
