@@ -40,7 +40,7 @@ from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
-from pytest_cutile.correctness.signatures import name_of, parameter_names
+from pytest_cutile.correctness.signatures import function_name, parameter_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
 
@@ -115,7 +115,7 @@ def run_check(
 
     outputs = launcher.launch()
     call = _reference_call(reference, launcher, options, terms, outputs)
-    own_name = "" if _is_plain(name_of(reference)) else f" {name_of(reference)}"
+    own_name = "" if _is_plain(function_name(reference)) else f" {function_name(reference)}"
     check = _Check(
         title=f"{launcher.name} differs from its reference{own_name}",
         launcher=launcher,
@@ -183,7 +183,7 @@ def _reference_call(
     args, kwargs = launcher.split(launcher.inputs.before)
     return ReferenceCall(
         reference=returning,
-        name=f"the reference {name_of(reference)} of {launcher.name}",
+        name=f"the reference {function_name(reference)} of {launcher.name}",
         args=args,
         kwargs=kwargs,
         sliced=sliced,

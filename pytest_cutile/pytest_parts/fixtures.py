@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
+from pytest_cutile.correctness.signatures import function_name, parameter_names, positional_names
 from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import all_passes, only_launch
@@ -120,7 +120,7 @@ class CheckKernel:
                 kernel=kernel,
                 case=case,
                 arch=self.arch,
-                launcher=name_of(fn),
+                launcher=function_name(fn),
                 check=check,
                 interpreted=interpreting is not None,
             )
@@ -132,7 +132,7 @@ class CheckKernel:
         names = positional_names(fn, len(args))
         inputs = [f"{name} {describe(value)}" for name, value in zip(names, args, strict=True)]
         shown = textwrap.shorten(", ".join(inputs), _INPUTS_WIDTH, placeholder=" ...")
-        return f"call {next(self.calls)}: {name_of(fn)}({shown})"
+        return f"call {next(self.calls)}: {function_name(fn)}({shown})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -175,10 +175,9 @@ class ElementComparison:
         out: torch.Tensor,
         exact: torch.Tensor,
         bound: Bound | GivenTolerance,
-        position: PartPosition | None = None,
+        position: PartPosition,
     ) -> None:
         """Compare a part of the output, at `position`, with its exact values."""
-        position = position or PartPosition()
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         for block in blocks(grid):
             got, y, here = grid[block], truth[block], position.block(*block)
@@ -241,7 +240,7 @@ def _levels(error: torch.Tensor) -> torch.Tensor:
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
     """Compare `out` with `exact`, of the same shape."""
     comparison = ElementComparison(out, lambda: exact)
-    comparison.add(out, exact, bound)
+    comparison.add(out, exact, bound, PartPosition())
     return comparison
 
 

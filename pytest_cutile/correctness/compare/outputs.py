@@ -68,9 +68,10 @@ class OutputsComparison:
         """Whether a derived bound might let pass what fails, if noise were measured better."""
         if self._runs.terms.tolerance is not None or not self.failed:
             return False
+        failed = [(self.outputs[name], self.results[name]) for name in self.failed]
         return all(
-            self.outputs[name].dtype.is_floating_point and _is_near(self.results[name])
-            for name in self.failed
+            out.is_floating_point() and not result.pattern and result.worst and result.worst.error <= _NEAR
+            for out, result in failed
         )
 
     def exact(self, name: str) -> torch.Tensor:
@@ -166,10 +167,6 @@ def compare_outputs(
             comparison.add_part(part, outputs, title)
         if not (may_refine and comparison.fails_nearly and runs.refine()):
             return comparison
-
-
-def _is_near(result: ElementComparison) -> bool:
-    return not result.pattern and result.worst is not None and result.worst.error <= _NEAR
 
 
 def floats_as(dtype: torch.dtype, result: Any) -> Any:

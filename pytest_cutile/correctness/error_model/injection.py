@@ -152,28 +152,32 @@ class AccumulationNoise(Injector):
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
         if name in SENSITIVE:
-            if writes_in_place(func):
-                args[0].copy_(self._noisy(args[0]))
-                args = (args[0], *map_tensors(self._noisy, args[1:]))
-            else:
-                args = map_tensors(self._noisy, args)
-            result = func(*args, **kwargs)
-            if name in LOGARITHMIC:
-                # of the sum inside, whose relative error is an absolute one of its logarithm
-                sums = args[1] if name == "_log_softmax" else None
-                unit = self._next_unit()
-                result = on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
-            if name not in FUNCTIONS:
-                return result
-            if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
-                result = result + (self._noisy(args[0]) - args[0]) / 2
-            result = on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
-            return on_result(func, args, result, self._noisy_where_rounded)
+            return self._call_sensitive(func, args, kwargs)
         if is_opaque(func, args):
             return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
         if name in MOVES or is_view(func):
             return result
+        return on_result(func, args, result, self._noisy_where_rounded)
+
+    def _call_sensitive(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = base_name(func)
+        if writes_in_place(func):
+            args[0].copy_(self._noisy(args[0]))
+            args = (args[0], *map_tensors(self._noisy, args[1:]))
+        else:
+            args = map_tensors(self._noisy, args)
+        result = func(*args, **kwargs)
+        if name in LOGARITHMIC:
+            # of the sum inside, whose relative error is an absolute one of its logarithm
+            sums = args[1] if name == "_log_softmax" else None
+            unit = self._next_unit()
+            result = on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
+        if name not in FUNCTIONS:
+            return result
+        if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
+            result = result + (self._noisy(args[0]) - args[0]) / 2
+        result = on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
         return on_result(func, args, result, self._noisy_where_rounded)
 
     def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -33,8 +33,7 @@ _INDEPENDENT = 0.3
 """Correlation of errors with values up to which they do not follow them."""
 _BFLOAT16_BITS = 8
 _PROJECTIONS = 6
-"""Random directions by which the values of an index are known again: rounding moves them less than others
-differ."""
+"""Random directions by which the values of an index are known again."""
 
 
 def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
@@ -94,7 +93,7 @@ def find_direction(output: WrongOutput) -> list[str]:
 
 
 def _first(wrong: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
+    """Return the flat indices of the first errors."""
     found: list[torch.Tensor] = []
     for number, part in enumerate(torch.split(wrong.flatten(), CHUNK)):
         found.append(part.nonzero().flatten() + number * CHUNK)
@@ -164,40 +163,49 @@ def find_layout(output: WrongOutput, places: Sequence[WrongIndices]) -> list[str
     got, y = output.out.detach().double(), output.exact.double()
     finite = y[y.isfinite()]
     slack = 1e-3 * float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-
-    def is_like(a: torch.Tensor, b: torch.Tensor) -> bool:
-        return float(torch.isclose(a, b, rtol=0.01, atol=slack, equal_nan=True).double().mean()) > _NEARLY_ALL
-
-    if not is_like(got, y):
+    if not _is_like(got, y, slack):
         for text, other in _layouts(y):
-            if is_like(got, other):
+            if _is_like(got, other, slack):
                 return [f"the values are right and in the wrong place: {text}"]
     for place in places:
-        dim, size = place.dim, place.count
-        others = [other for other in places if other.dim != dim and other.is_range]
-        near, true = _narrowed(got, others), _narrowed(y, others)
-
-        def is_from(here: int, origin: int, count: int) -> bool:
-            own, other = (true.narrow(dim, at, count) for at in (here, origin))  # noqa: B023 - called here
-            mine = near.narrow(dim, here, count)  # noqa: B023
-            return is_like(mine, other) and not is_like(mine, own)
-
-        for start in (place.first - size, place.first + size):
-            is_inside = place.is_range and 0 <= start <= place.size - size
-            if is_inside and is_from(place.first, start, size):
-                first, there = (
-                    f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
-                )
-                return [f"dim {dim}: {first} hold what belongs to {there}"]
-        nearest = _nearest(near, true, dim, slack)
-        moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
-        if moved:
-            # One value everywhere, as zeros are, is like whatever is next to it.
-            held = near.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
-            if len(moved) >= min(size, _TRIED) and bool((held != held[0]).any()):
-                said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
-                return [f"dim {dim}: {', '.join([*said, *(['...'] if moved[2:] else [])])}"]
+        others = [other for other in places if other.dim != place.dim and other.is_range]
+        if moved := _find_moved(_narrowed(got, others), _narrowed(y, others), place, slack):
+            return [f"dim {place.dim}: {moved}"]
     return []
+
+
+def _is_like(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
+    close = torch.isclose(one, other, rtol=0.01, atol=slack, equal_nan=True)
+    return float(close.double().mean()) > _NEARLY_ALL
+
+
+def _find_moved(got: torch.Tensor, y: torch.Tensor, place: WrongIndices, slack: float) -> str:
+    """Say whether wrong indices of a dimension hold what belongs to others; empty: they do not."""
+    dim, size = place.dim, place.count
+
+    def is_from(here: int, origin: int, count: int) -> bool:
+        own, other = (y.narrow(dim, at, count) for at in (here, origin))
+        mine = got.narrow(dim, here, count)
+        return _is_like(mine, other, slack) and not _is_like(mine, own, slack)
+
+    for start in (place.first - size, place.first + size):
+        is_inside = place.is_range and 0 <= start <= place.size - size
+        if is_inside and is_from(place.first, start, size):
+            first, there = (
+                f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
+            )
+            return f"{first} hold what belongs to {there}"
+    nearest = _nearest(got, y, dim, slack)
+    moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
+    if not moved or len(moved) < min(size, _TRIED):
+        return ""
+    held = got.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
+    if not bool(
+        (held != held[0]).any()
+    ):  # one value everywhere, as zeros are, is like whatever is next to it
+        return ""
+    said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
+    return ", ".join([*said, *(["..."] if moved[2:] else [])])
 
 
 def _narrowed(whole: torch.Tensor, places: Sequence[WrongIndices]) -> torch.Tensor:

@@ -109,8 +109,8 @@ def looser_policies(
 def _are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spread: Spread) -> bool:
     """Say whether most elements that are off by more than half of their value are no roundings.
 
-    Noise of others in their row may widen the bound until they pass; only where their own `spread` is as
-    large (sums that cancel) is it what made them.
+    They may pass by the noise of others in their row; roundings make them only where their own `spread` is
+    as large (sums that cancel).
     """
     target = format_of(out.dtype)
     if target is None:

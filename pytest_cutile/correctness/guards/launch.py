@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
-from pytest_cutile.correctness.signatures import name_of as function_name
-from pytest_cutile.correctness.signatures import positional_names
+from pytest_cutile.correctness.signatures import function_name, positional_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
@@ -23,11 +23,8 @@ from pytest_cutile.verdicts import Reason
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""
 _TURNS = (1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
-"""Which of two patterns lies around inputs in each of the launches that tell whether outputs depend on it.
-With the two before them they are the Thue-Morse sequence: a launcher that alternates, or goes through a few
-buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
-
-
+"""Which of two patterns lies around inputs in the launches that tell whether outputs depend on it. They go on
+with a Thue-Morse sequence, with which no launcher that goes through a few buffers keeps step."""
 _FAR = 4.0
 """How many standard deviations the mean of an input is from zero for digits to cancel in its variance."""
 
@@ -62,10 +59,10 @@ class GuardedLauncher:
         """The arguments that are its outputs, because it returns none."""
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
-        self._has_redzones = options.guard and not launching.is_interpreted
-        self._launching = launching
         self.launches = 0
         """How many there were."""
+        self._has_redzones = options.guard and not launching.is_interpreted
+        self._launching = launching
         self.inputs: Inputs
         """The arguments of all launches but those of `launch_with`."""
         self._unreturned: set[str] = set()
@@ -109,8 +106,7 @@ class GuardedLauncher:
     def repeat(self, outputs: Any) -> tuple[Any, bool] | None:
         """Launch again, with other bytes around the inputs; None for large cases and the interpreter.
 
-        Returns:
-            The outputs, and whether they have the same bits as the first ones.
+        Returns the outputs, and whether they have the same bits as the first ones.
         """
         if self._launching.is_interpreted or not self.is_small:
             return None
@@ -155,10 +151,7 @@ class GuardedLauncher:
         return unwritten
 
     def layouts(self, vary: bool | None) -> Iterator[tuple[Layout, dict[str, Any], str]]:
-        """Yield layouts to launch with, the arguments in them, and words for them.
-
-        They are all or none, if `vary` says so, else those that cost little.
-        """
+        """Yield the layouts to launch with, the arguments in them, and words; by default cheap ones."""
         if self.inputs.entangled or vary is False or not (vary or self.is_small):
             return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
@@ -168,10 +161,7 @@ class GuardedLauncher:
                 yield layout, *varied
 
     def around_zero(self) -> dict[str, Any] | None:
-        """Return the arguments with each input that is far from zero moved to a mean of zero; None: none is.
-
-        Digits that a sum or difference of such an input loses are not lost then, and rounded ones still are.
-        """
+        """Return the arguments with inputs that are far from zero moved to a mean of zero; None: none is."""
         if self.inputs.entangled or not self.is_small:
             return None
         moved = {
@@ -232,16 +222,16 @@ class GuardedLauncher:
         self._check_comparable(outputs)
         for device in {tensor.device for tensor in tensors_in(outputs) if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-        changed = [*self._changed(inputs, outputs)]
-        wrong = [*allocations.violations(outputs), *inputs.violations(), *(text for text, _ in changed)]
+        wrong = [*allocations.violations(outputs), *inputs.violations()]
+        kind = Reason.OUT_OF_BOUNDS if wrong else Reason.CHANGED_INPUT
+        change, changed = _first_change(inputs, outputs)
+        wrong += [change] * bool(change)
         if wrong:
-            mismatch = KernelMismatch(
-                "\n".join(f"{self.name} {violation}" for violation in wrong),
-                kind=Reason.CHANGED_INPUT if len(changed) == len(wrong) else Reason.OUT_OF_BOUNDS,
-            )
-            mismatch.changed = next((tensor for _, tensor in changed), None)
+            text = "\n".join(f"{self.name} {violation}" for violation in wrong)
+            mismatch = KernelMismatch(text, kind=kind)
+            mismatch.changed = changed
             raise mismatch
-        for name, tensor in named_tensors(outputs, "output"):
+        for name, tensor in named_tensors(outputs, OUTPUT):
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
                 raise UncheckableOutput(
@@ -269,19 +259,6 @@ class GuardedLauncher:
                     f"only {', '.join(DTYPE_NAMES)} are compared"
                     + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
                 )
-
-    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield which argument has other bits than before, in words, and its tensor; not those that may."""
-        for argument in (name for name in inputs.given if name not in inputs.changing):
-            now, then = (named_tensors(each[argument], argument) for each in (inputs.given, inputs.before))
-            for (name, left), (_, right) in zip(now, then, strict=True):
-                if not same_bits(left, right):
-                    returned = argument in inputs.returned(outputs)
-                    count = int((bits_of(left) != bits_of(right)).sum())
-                    share = f"{count:,} of {left.numel():,} elements differ from before the launch"
-                    advice = _advice(argument, returned=returned)
-                    yield f"changed its input {name} ({describe(left)}): {share}\n{advice}", left
-                    return
 
     def _check_written(self, outputs: Any) -> None:
         """Raise KernelMismatch if an argument beside the outputs was to be overwritten and was not."""
@@ -327,6 +304,19 @@ def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
     return chosen if len(chosen) > 1 else next(iter(chosen), None)
 
 
+def _first_change(inputs: Inputs, outputs: Any) -> tuple[str, torch.Tensor | None]:
+    """Say which argument was changed and may not be, and return its tensor; empty and None: none was."""
+    for argument in (name for name in inputs.given if name not in inputs.changing):
+        now, then = (named_tensors(values[argument], argument) for values in (inputs.given, inputs.before))
+        for (name, left), (_, right) in zip(now, then, strict=True):
+            if not same_bits(left, right):
+                count = int((bits_of(left) != bits_of(right)).sum())
+                share = f"{count:,} of {left.numel():,} elements differ from before the launch"
+                advice = _advice(argument, returned=argument in inputs.returned(outputs))
+                return f"changed its input {name} ({describe(left)}): {share}\n{advice}", left
+    return "", None
+
+
 def _advice(label: str, *, returned: bool) -> str:
     if not returned:
         return f"if it is meant to, say so with mutates=[{label!r}]"
@@ -338,7 +328,7 @@ def _advice(label: str, *, returned: bool) -> str:
 
 def _ambiguous(outputs: Any) -> dict[str, torch.Tensor]:
     """Return the outputs of which a single launch does not tell what was never written."""
-    return {name: tensor for name, tensor in named_tensors(outputs, "output") if may_be_value(tensor.dtype)}
+    return {name: tensor for name, tensor in named_tensors(outputs, OUTPUT) if may_be_value(tensor.dtype)}
 
 
 def _never_written(one: Any, other: Any) -> str:

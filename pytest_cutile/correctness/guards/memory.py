@@ -14,8 +14,7 @@ from pytest_cutile.tensors.poison import Pattern, poison
 from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors, tensors_in
 
 KEPT_BYTES = 256 << 20
-"""Of temporaries that a launcher allocates, so many are kept until its end, to look at what lies around them;
-more are looked at only if they are returned."""
+"""Bytes of temporaries that are kept until a launch ends, to look at what lies around them."""
 
 
 class Inputs:
@@ -23,8 +22,7 @@ class Inputs:
 
     With redzones the launcher gets copies, of the same strides and alignment, which share memory where the
     given ones do; around them and in the gaps that strides leave lies `Pattern.BESIDE_INPUT`. Without, it
-    gets the given ones. So what was before is the given tensors themselves, or clones: memory for one copy
-    either way. Arguments in `writes` are poisoned.
+    gets the given ones. Arguments in `writes` are poisoned.
     """
 
     def __init__(

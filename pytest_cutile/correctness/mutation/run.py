@@ -1,10 +1,8 @@
 """Run the mutants of a check: mutate a right result in ways that bugs do, and compare the mutant.
 
-Mutants of an *output* are made of the exact values, rounded once: a tile missing, two heads exchanged, a
-truncating cast. (A bug of the kernel may have removed what is to be mutated.) They show how much the bound
-lets through, and inputs of which too much is alike. Mutants of an *input* are what the kernel would have
-computed without the last indices of one dimension, by the reference. They show inputs that hide a part of a
-sum.
+Mutants of an *output* are made of the exact values, rounded once. They show how much the bound lets through,
+and inputs of which too much is alike. Mutants of an *input* are what the reference computes without the last
+indices of one dimension. They show inputs that hide a part of a sum.
 """
 
 from __future__ import annotations
@@ -106,8 +104,8 @@ def _run_shortened(
 ) -> Mutant | None:
     """Compare what a kernel would compute that takes the last `count` indices of an input for zeros.
 
-    What a case makes of them may be nothing, and its bound may hide one of many: another case shows it then.
-    No case may hide a tile, nor have inputs that are zero there anyway. None: no output shows it.
+    A case may hide one of many indices, and another case shows it then. No case may hide a tile, nor have
+    inputs that are zero there anyway. None: the reference does not compute it.
     """
     last = "last index" if count == 1 else f"last {count}"
     mutant = Mutant(mutation=f"an input's {last} ignored", where=f"{name}, dim {dim}", of_input=True)
