@@ -291,7 +291,6 @@ class _Check:
             self.compare(outputs)
 
     def compare_layouts(self, *, vary: bool | None) -> dict[str, str]:
-        """Launch with the inputs in other layouts; return the outcome of each."""
         outcomes: dict[str, str] = {}
         for layout, arguments, description in self.launcher.layouts(vary):
             try:

@@ -1,4 +1,4 @@
-"""What a check that passed has seen. Needs no torch."""
+"""The report of a check. Needs no torch."""
 
 from __future__ import annotations
 

@@ -97,7 +97,6 @@ class GivenTolerance:
     target: FloatFormat | None
     """Format of the output; None: integers."""
     basis: str = ""
-    """What is given, in words."""
 
     def allowed(self, y: torch.Tensor) -> torch.Tensor:
         return y.abs().mul_(self.rtol).add_(self.atol)
@@ -238,7 +237,6 @@ def _levels(error: torch.Tensor) -> torch.Tensor:
 
 
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
-    """Compare `out` with `exact`, of the same shape."""
     comparison = ElementComparison(out, lambda: exact)
     comparison.add(out, exact, bound, PartPosition())
     return comparison

@@ -44,13 +44,12 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A test over many elements that failed."""
+    """A test over many elements that failed, and what was measured and what allowed, in words."""
 
     test: str
     where: str
     """The part of the output: "in rows 32 to 47", "in [1, 3]", "in all of it"."""
     says: str
-    """What was measured and what allowed, in words."""
 
 
 def expected_jumps(distance: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +148,6 @@ class Mismatch:
 
     @property
     def excesses(self) -> list[Excess]:
-        """The tests that failed."""
         return [excess for excess, _ in (*self._energies, self._slope) if excess is not None]
 
     @property

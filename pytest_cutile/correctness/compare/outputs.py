@@ -142,7 +142,6 @@ class OutputsComparison:
         )
 
     def bound(self, name: str) -> str:
-        """Say what an output was allowed."""
         text = _OR.join(self._bases[name])
         if self._rounded[name]:
             text += f", {self._rounded[name]:,} of them as rounding makes them"

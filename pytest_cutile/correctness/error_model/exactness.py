@@ -147,7 +147,6 @@ class Observer(Injector):
         return known is not False
 
     def _keeps_exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-        """Say whether what an operator makes of exact operands is exact."""
         name = base_name(func)
         floats = [tensor for tensor in tensors_in(result) if tensor.dtype.is_floating_point]
         if not floats or is_view(func) or name in _DECIDED:

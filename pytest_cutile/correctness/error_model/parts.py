@@ -78,7 +78,6 @@ class PartPosition:
     rows: torch.Tensor | None = None
     """int64: of each row of the part, its number in the whole; None: they are the same."""
     first_column: int = 0
-    """Number of the part's first column."""
 
     def block(self, rows: slice, columns: slice) -> Index:
         first = self.first_column

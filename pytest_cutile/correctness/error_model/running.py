@@ -20,8 +20,8 @@ from pytest_cutile.tensors.trees import map_leaves, map_tensors, named_tensors
 ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""
 _OFFERED = "of an argument in sliced=... a reference gets len(x), x.shape, x.device, 'for each in x' and x[i]"
-_ROUNDING = 1e-12
-"""Of float64, relative to the largest value: what sums in another order may differ by."""
+ROUNDING = 1e-12
+"""Of float64, relative: what sums in another order may differ by."""
 
 
 class Slices:
@@ -71,7 +71,6 @@ class ReferenceCall:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All arguments of the launch, by name."""
         return {**self.args, **self.kwargs}
 
     def of(self, part: Part) -> ReferenceCall:
@@ -158,4 +157,4 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.dtype.is_floating_point:
         return torch.equal(one, other)
     largest = one.abs().nan_to_num(posinf=0.0).max().item() if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
+    return torch.allclose(one, other, rtol=0.0, atol=ROUNDING * largest, equal_nan=True)

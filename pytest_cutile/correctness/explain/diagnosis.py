@@ -71,7 +71,7 @@ def _rounded_blocks(
 
 def find_direction(output: WrongOutput) -> list[str]:
     """Say whether the errors are a constant factor, or all toward zero."""
-    at = _first(output.wrong, _SAMPLE)
+    at = _first_errors(output.wrong, _SAMPLE)
     got, y = (whole.reshape(-1)[at].double() for whole in (output.values, output.exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
     got, y = got[usable], y[usable]
@@ -92,8 +92,7 @@ def find_direction(output: WrongOutput) -> list[str]:
     return []
 
 
-def _first(wrong: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the flat indices of the first errors."""
+def _first_errors(wrong: torch.Tensor, count: int) -> torch.Tensor:
     found: list[torch.Tensor] = []
     for number, part in enumerate(torch.split(wrong.flatten(), CHUNK)):
         found.append(part.nonzero().flatten() + number * CHUNK)

@@ -23,7 +23,6 @@ class WrongOutput:
 
     @cached_property
     def bad(self) -> int:
-        """How many elements are wrong."""
         return int(self.wrong.sum())
 
     @cached_property

@@ -60,7 +60,6 @@ class GuardedLauncher:
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
         self.launches = 0
-        """How many there were."""
         self._has_redzones = options.guard and not launching.is_interpreted
         self._launching = launching
         self.inputs: Inputs

@@ -21,7 +21,6 @@ class Launching:
     """Whether the last call left something else in memory than the call before, such as in a workspace."""
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a launcher; return its outputs."""
         return fn(*args, **kwargs)
 
     def is_new(self) -> bool:

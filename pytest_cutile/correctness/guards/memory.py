@@ -59,7 +59,6 @@ class Inputs:
             return tensor if unchanged else tensor.detach().clone()
 
         self.before: dict[str, Any] = map_tensors(keep, self._arguments)
-        """Values from before the launch."""
         self.given: dict[str, Any] = map_tensors(
             lambda tensor: copies.get(id(tensor), tensor), self._arguments
         )

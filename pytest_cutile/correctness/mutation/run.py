@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.compare.elements import ComparedOutput, blocks, compare
+from pytest_cutile.correctness.error_model.running import ROUNDING
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
 from pytest_cutile.tensors.dtypes import bits_of, format_of, same_bits
@@ -28,8 +29,6 @@ _SAMPLE = 1 << 16
 """Elements of an output, evenly spaced, that tell which are small."""
 MOST_RUNS = 32
 """Runs of the reference that mutated inputs may cost."""
-_ROUNDING = 1e-12
-"""Of float64, relative: what sums in another order may differ by."""
 _SAME = {
     "all zero": "the right output is zero everywhere",
     "a tile missing": "the right output is zero there",
@@ -144,7 +143,7 @@ def _outcome_of(output: ComparedOutput, moved: torch.Tensor, *, size: int, count
         return Outcome.KILLED, ""
     differs = moved != exact
     if exact.dtype.is_floating_point:
-        differs = ~moved.isclose(exact, rtol=_ROUNDING, atol=0.0, equal_nan=True)
+        differs = ~moved.isclose(exact, rtol=ROUNDING, atol=0.0, equal_nan=True)
     if not bool(differs.any()):
         return Outcome.EQUIVALENT, "the exact output is the same without them"
     elsewhere = differs.clone()
