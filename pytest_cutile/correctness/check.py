@@ -216,7 +216,6 @@ class _Check:
             raise explain_mismatch(
                 outputs,
                 comparison,
-                self.runs,
                 title=self.title,
                 started=self.started,
                 is_right_around_zero=self._is_right_around_zero,
@@ -233,7 +232,7 @@ class _Check:
         try:
             outputs = self.launcher.launch_with(arguments)
             runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
-            return not compare_outputs(outputs, runs, title="").failed
+            return not compare_outputs(outputs, runs).failed
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
             return False
 

@@ -49,7 +49,7 @@ class OutputsComparison:
         """Whether products may be summed in fewer bits than float32 has."""
         self.wholes: list[ComparedOutput] = []
         """Each output with its bound; none of outputs that were compared in parts."""
-        self._runs = runs
+        self.runs = runs
         self._bases: dict[str, dict[str, None]] = defaultdict(dict)
         """By output, how the bounds of its parts were derived, in words."""
         self._alternatives: dict[str, list[tuple[Part, torch.Tensor]]] = defaultdict(list)
@@ -66,7 +66,7 @@ class OutputsComparison:
     @property
     def fails_nearly(self) -> bool:
         """Whether a derived bound might let pass what fails, if noise were measured better."""
-        if self._runs.terms.tolerance is not None or not self.failed:
+        if self.runs.terms.tolerance is not None or not self.failed:
             return False
         failed = [(self.outputs[name], self.results[name]) for name in self.failed]
         return all(
@@ -75,7 +75,7 @@ class OutputsComparison:
         )
 
     def exact(self, name: str) -> torch.Tensor:
-        return self._runs.exact(self.outputs)[name]
+        return self.runs.exact(self.outputs)[name]
 
     def expected(self, name: str) -> torch.Tensor:
         """Return what an output has to be: its exact values, or those beyond a discontinuity."""
@@ -97,10 +97,10 @@ class OutputsComparison:
 
     def add_part(self, part: Part, outputs: Any, title: str) -> None:
         """Compare a part of all outputs; what that took is free again afterwards."""
-        terms = self._runs.terms
-        truth = self._runs.estimate(part)
+        terms = self.runs.terms
+        truth = self.runs.estimate(part)
         bounds = Bounds(truth=truth, terms=terms)
-        title = title if part.is_whole else f"{title}, in one of {len(self._runs.parts)} parts of both,"
+        title = title if part.is_whole else f"{title}, in one of {len(self.runs.parts)} parts of both,"
         pairs = pair_outputs(
             part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None
         )
@@ -108,7 +108,7 @@ class OutputsComparison:
             ComparedOutput(name=name, out=out, exact=exact, bound=bounds.of(name, out, self._elements(name)))
             for name, out, exact in pairs
         ]
-        alternatives = bounds.beyond_discontinuities(self._runs.call.of(part), compared)
+        alternatives = bounds.beyond_discontinuities(self.runs.call.of(part), compared)
         for output in compared:
             exact = alternatives.get(output.name, output.exact)
             if output.name in alternatives:
@@ -153,9 +153,12 @@ class OutputsComparison:
 
 
 def compare_outputs(
-    outputs: Any, runs: ReferenceRuns, *, title: str, may_refine: bool = True
+    outputs: Any, runs: ReferenceRuns, *, title: str = "", may_refine: bool = True
 ) -> OutputsComparison:
-    """Compare all outputs of a launch with the reference, which runs more often where a bound may decide."""
+    """Compare all outputs of a launch with the reference, which runs more often where a bound may decide.
+
+    `title` begins the message about outputs that cannot be compared.
+    """
     if not runs.terms.wide:
         outputs = floats_as(torch.float32, outputs)
     outs = dict(named_tensors(outputs, OUTPUT))

@@ -12,7 +12,6 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
 from pytest_cutile.correctness.compare.outputs import OutputsComparison
-from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
     LARGEST,
@@ -52,14 +51,13 @@ _MAX_NAMES = 4
 def explain_mismatch(
     outputs: Any,
     comparison: OutputsComparison,
-    runs: ReferenceRuns,
     *,
     title: str,
     started: float,
     is_right_around_zero: Callable[[], bool],
 ) -> KernelMismatch:
     """Return the failure of wrong outputs of a check that began at `started` (time.perf_counter)."""
-    name, *others = comparison.failed
+    runs, (name, *others) = comparison.runs, comparison.failed
     out, exact, result = comparison.outputs[name], comparison.expected(name), comparison.results[name]
     wrong = find_inexact(out, exact) if result.outside is None else result.outside
     output = WrongOutput(name=name, out=out, exact=exact, wrong=wrong)
@@ -77,7 +75,7 @@ def explain_mismatch(
     if runs.is_fixed:
         facts.append("  the reference does not follow its arguments: it has to compute from them")
     elif runs.terms.tolerance is None and not any(each.pattern for each in comparison.results.values()):
-        advice = advise(outputs, comparison, runs, title, started, is_right_around_zero)
+        advice = advise(outputs, comparison, started, is_right_around_zero)
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.clarity = advice, explained.clarity
