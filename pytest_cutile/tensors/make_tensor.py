@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
@@ -102,15 +101,15 @@ def make_tensor(
     if strides is None and offset:
         strides = _contiguous_strides(sizes)
     limits = _check_range(dtype, dist, low, high)
-    draw = functools.partial(
-        _draw, dtype=dtype, place=place, seed=seed, dist=dist, limits=limits, signed_rows=signed_rows
-    )
-    if strides is None:
-        return draw(sizes).requires_grad_(requires_grad)
-    steps = _check_strides(sizes, strides)
+    steps = None if strides is None else _check_strides(sizes, strides)
     # a dimension of stride 0 holds one element, repeated
-    once = [min(size, 1) if step == 0 else size for size, step in zip(sizes, steps, strict=True)]
-    return laid_out(draw(once).expand(sizes), steps, offset).requires_grad_(requires_grad)
+    drawn = [min(size, 1) if steps and steps[dim] == 0 else size for dim, size in enumerate(sizes)]
+    values = _draw(
+        drawn, dtype=dtype, place=place, seed=seed, dist=dist, limits=limits, signed_rows=signed_rows
+    )
+    if steps is not None:
+        values = laid_out(values.expand(sizes), steps, offset)
+    return values.requires_grad_(requires_grad)
 
 
 def _contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:

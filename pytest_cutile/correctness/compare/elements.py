@@ -288,10 +288,7 @@ def _compare_floats(
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
     if target.eight_bit:
-        # a conversion that does not saturate gives NaN (e4m3) or Inf (e5m2) where the value may overflow
-        overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
-        special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
-        inside |= overflow & special
+        inside |= _is_overflow(got, y, b, target)
     ulps = (got - rounded).abs_().div_(spacing(rounded, target))
     error = torch.where(beyond == 0, 0.0, beyond / b)
     # the interval decides; this number ranks, and agrees with it on which side of 1 it is
@@ -310,6 +307,13 @@ def _compare_floats(
         ulps=ulps.nan_to_num_(nan=0.0, posinf=math.inf),
         outside=inside.logical_not(),
     )
+
+
+def _is_overflow(got: torch.Tensor, y: torch.Tensor, b: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+    """Return where 8 bits are NaN (e4m3) or Inf (e5m2), and a conversion that does not saturate may be."""
+    may_overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
+    special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
+    return may_overflow & special
 
 
 def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -42,15 +42,9 @@ class Inputs:
         self._arguments = dict(arguments)
         self._writes = writes
         copies = dict(self._enclose()) if redzones else {}
-        changing, others = (
-            {
-                _address(tensor)
-                for name, value in arguments.items()
-                if (name in self.changing) is may_change
-                for tensor in tensors_in(value)
-            }
-            for may_change in (True, False)
-        )
+        changing, others = set[tuple[str, int]](), set[tuple[str, int]]()
+        for name, value in arguments.items():
+            (changing if name in self.changing else others).update(map(_address, tensors_in(value)))
         self.entangled = not changing.isdisjoint(others)
         """Whether one that may change shares its memory with one that may not."""
 
