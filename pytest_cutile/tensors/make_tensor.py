@@ -52,15 +52,13 @@ def make_tensor(
 ) -> torch.Tensor:
     """Return a tensor of random values that depend on the arguments alone.
 
-    Follows `torch.testing.make_tensor` in its argument names and in `[low, high)` being half open, and
-    differs where kernels need it to: the default is a normal distribution, not uniform in [-9, 9).
+    Argument names, and `[low, high)` being half open, are those of `torch.testing.make_tensor`.
 
     Args:
         shape: `[d0, d1, ...]`, or one int for a vector.
         dtype: a torch dtype or its name: "float16", "bf16", "float8_e4m3fn".
         device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
-        seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
-            device draws them itself.
+        seed: the same seed gives the same values on every device, up to `GENERATED_ON_CPU` elements.
         dist: "normal" has mean 0 and standard deviation 1, but for the signed rows. "uniform" is in
             [low, high), by default [-1, 1). "integers" are whole numbers in [low, high), by default [-8, 9),
             which every dtype holds exactly: sums of them tell a rounding error from a wrong index. "zeros",
@@ -72,8 +70,8 @@ def make_tensor(
             there are two. "one_hot" is 1 at one random index of each row (the last dimension), else 0.
             For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
             or 1. Of these, "offset" draws odd numbers above 0 and "negative" below 0, so far as the dtype and
-            [low, high) have any: none is padding by 0, and no product wraps to 0. fp8 values are rounded to
-            nearest and saturate: NaN only for "nan", and Inf only for "inf" in a dtype that has it.
+            [low, high) have any: no product wraps to 0. fp8 values are rounded to nearest and saturate: NaN
+            only for "nan", and Inf only for "inf" in a dtype that has it.
         low: see `dist`; only for "uniform" and "integers" of a floating dtype.
         high: see `dist`.
         strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a

@@ -7,12 +7,10 @@ w = 1 / (ulp^2 / 12 + sigma^2 + s^2): over the whole output, each index of the l
 rows and each 16 columns. Too little is fine.
 
 T3, the slope. The sum of w d y is zero on average unless out - y follows y. Allowed are what the bias s
-explains, one common relative error, and what chance makes of it. Where most y lie just below ties, noise
-moves most d up: twice the expected mean is allowed, since all elements may share an error.
+explains, one common relative error, twice the expected mean (most y may lie just below ties), and chance.
 
-Both allow for noise that is common to a row (a wrong sum that all its elements are divided by) or to a
-column: the sum then has as many independent terms as there are rows or columns, whichever is fewer. Where
-many elements are equal their roundings are, too, and these tests say nothing.
+Both allow for noise that is common to a row or a column, and say nothing where many elements are equal: then
+their roundings are, too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Alternative results at discontinuities: what a reference also returns when its operands are rounded.
 
-A quantised value that lies at a tie, or the index of the largest of two that are almost equal, is another one
-for a kernel that computes in float32. What differs from the reference is right nevertheless if the reference
-itself returns it where its intermediate results are moved, by no more than T1 would let them be off. Inputs
-stay what they are: what is computed from them exactly depends on no rounding.
-
-A float beyond a discontinuity, such as a quantised value that is scaled again, is right if it is within the
-bound of where the reference's value jumps to. It has to jump: nothing is more lenient to continuous ones.
+A quantised value at a tie, or the index of the larger of two values that are almost equal, is right if the
+reference itself returns it where its intermediate results are moved, by no more than T1 would let them be
+off. Inputs stay what they are. A float beyond a discontinuity, such as a quantised value that is scaled
+again, is right if it is within the bound of where the reference's value jumps to.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class DecisionNoise(AccumulationNoise):
 
 
 class ReplayDecisions(Injector):
-    """Runs a reference as `injector` does, replays `known` decisions, and records all if it is to."""
+    """Runs a reference as `injector` does and replays `known` decisions; `record` keeps all."""
 
     def __init__(self, injector: Injector, known: Decisions, *, record: bool = False) -> None:
         self.decisions: Decisions = {}

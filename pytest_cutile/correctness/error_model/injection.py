@@ -223,19 +223,16 @@ class AccumulationNoise(Injector):
         return tensor + torch.complex(self._by(size, unit) - size, self._by(size, unit) - size)
 
     def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
-        """Return the result of a function, where it is no normal float32 at random 0 or twice as large.
+        """Return a function's result, where it is no normal float32 at random 0 or twice as large.
 
-        Such numbers are held to fewer bits, or flushed to zero by exp2.approx.ftz and its like (PTX ISA).
+        exp2.approx.ftz and its like flush such numbers to zero (PTX ISA).
         """
         return _where_small(result, given, FLOAT32, lambda values, _: self._by(values, 1.0))
 
     def _next_unit(self) -> float:
-        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
-
-        Multiples of an irrational number are evenly spread between whole ones; the runs have different
-        numbers, so that two sources are not alike in all of them.
-        """
+        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it."""
         self.sources += 1
+        # evenly spread; other numbers in other runs, so that two sources are not alike in all of them
         part = math.modf(self.sources * _IRRATIONAL[self.run % len(_IRRATIONAL)])[0]
         return (0.75 + 0.5 * part) * self.scale * self.rounding.unit_roundoff
 

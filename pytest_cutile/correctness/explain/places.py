@@ -1,7 +1,4 @@
-"""Where the errors of an output sit: indices of each dimension, tiles, the diagonal, and a picture of them.
-
-The picture is text in a log, and a map for reports.
-"""
+"""Where the errors of an output sit: indices of each dimension, tiles, the diagonal; pictures and maps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What happened to a reduced dimension: the reference is asked, without a tile of it or with its padding.
+"""What happened to a reduced dimension: the reference is run without a tile of it, or with its padding.
 
-A product whose loop ends early is the product of shorter matrices. A row sum that takes padding for values is
-the sum of a longer row. If the reference of such inputs is what the kernel returned, that is the bug.
+If its result is what the kernel returned, that is the bug: a loop that ends early, padding in a sum.
 """
 
 from __future__ import annotations

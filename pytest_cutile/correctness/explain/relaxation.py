@@ -1,7 +1,4 @@
-"""Tolerance relaxation: which looser numerics policy, or which plain tolerance, an output would pass.
-
-Nothing is loosened by this: the failure stays one, and says what to declare if the kernel is meant so.
-"""
+"""Tolerance relaxation: which looser numerics policy, or which plain tolerance, an output would pass."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ def advise(
 ) -> str:
     """Say under which looser terms wrong outputs would pass; empty for integers.
 
-    A kernel that rounds intermediate results does so wherever its inputs are. One that is right around zero
-    has the precision that `mid` would excuse, and loses it to an offset.
+    A kernel that is right around zero has the precision that `mid` would excuse, and loses it to an offset.
     """
     runs, terms = comparison.runs, comparison.runs.terms
     formats = [target for out in comparison.outputs.values() if (target := format_of(out.dtype)) is not None]

@@ -96,10 +96,7 @@ class GuardedLauncher:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether launches are interpreted, and small enough to be made again.
-
-        `repeat` launches nothing then: the second launch of a check has the inputs in another layout.
-        """
+        """Whether launches are interpreted, and small enough to be made again (`repeat` makes none then)."""
         return self._launching.is_interpreted and self.is_small
 
     def repeat(self, outputs: Any) -> tuple[Any, bool] | None:

@@ -49,8 +49,7 @@ def run_mutants(
 ) -> MutationReport:
     """Return which mutants the check of these outputs, which passed, kills.
 
-    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments, at
-    most `MOST_RUNS` times.
+    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments.
 
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
@@ -215,10 +214,7 @@ def _without_one(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 def _without_smallest(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Return `bits` with zeros for the smallest tenth by magnitude of the elements that are not zero.
-
-    A bound that follows the largest elements of a row lets small ones be anything.
-    """
+    """Return `bits` with zeros for the smallest tenth by magnitude of the elements that are not zero."""
     magnitudes = out.detach().double().abs()
     some = magnitudes.flatten()[:: -(-out.numel() // _SAMPLE)]
     some = some[some > 0].sort().values
