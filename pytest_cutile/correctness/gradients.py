@@ -77,11 +77,11 @@ class WithGradients:
             if self.is_reference:
                 raise self._failed(f"is not differentiable: {type(error).__name__}: {error}") from error
             raise
-        found = {name: one for name, one in zip(leaves, gradients, strict=True) if one is not None}
-        missing = [name for name in leaves if name not in found]
-        if missing and not (self.is_reference and found):
+        by_name = {name: grad for name, grad in zip(leaves, gradients, strict=True) if grad is not None}
+        missing = [name for name in leaves if name not in by_name]
+        if missing and not (self.is_reference and by_name):
             raise self._failed(f"returns no gradient of {', '.join(missing)}")
-        return found
+        return by_name
 
     def _failed(self, what: str) -> Exception:
         text = f"{function_name(self.function)} {what}"

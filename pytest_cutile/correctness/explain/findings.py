@@ -126,7 +126,7 @@ def explain(
     facts = [
         f"{output.name} ({describe(output.out)}): {share}",
         *(line for line in findings[:_MOST_FINDINGS] if line != share),
-        *_describe_places(places, output.wrong, bad),
+        *_describe_places(places, output),
         *([] if comparison.worst is None else _describe_worst(comparison.worst, output.out.dtype)),
         *draw(output.wrong, output.name),
     ]
@@ -211,15 +211,15 @@ def _find_values(output: WrongOutput, *, poison: int) -> list[str]:
     return found
 
 
-def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad: int) -> list[str]:
+def _describe_places(places: Sequence[WrongIndices], output: WrongOutput) -> list[str]:
     """Say which indices of each dimension have errors, if not all of them."""
     texts = [*map(str, places[:_MAX_PLACES])]
-    if diagonal := find_diagonal(outside):
-        texts = [diagonal, *(str(place) for place in places if place.dim < outside.ndim - 2)]
+    if diagonal := find_diagonal(output.wrong):
+        texts = [diagonal, *(str(place) for place in places if place.dim < output.wrong.ndim - 2)]
     if texts:
         line = "where: " + "; ".join(texts)
         return [line] if len(line) <= WIDTH - 2 else [f"where: {text}" for text in texts]
-    return [] if bad == outside.numel() else ["where: in every index of every dimension"]
+    return [] if output.bad == output.wrong.numel() else ["where: in every index of every dimension"]
 
 
 def fit(lines: list[str]) -> str:

@@ -77,11 +77,11 @@ class WrongIndices:
         return ""
 
 
-def find_places(outside: torch.Tensor) -> list[WrongIndices]:
+def find_places(wrong: torch.Tensor) -> list[WrongIndices]:
     places = []
-    for dim, size in enumerate(outside.shape):
-        others = [other for other in range(outside.ndim) if other != dim]
-        hit = outside.any(dim=others) if others else outside
+    for dim, size in enumerate(wrong.shape):
+        others = [other for other in range(wrong.ndim) if other != dim]
+        hit = wrong.any(dim=others) if others else wrong
         indices = hit.nonzero().flatten()
         count = indices.numel()
         if not 0 < count < size:
@@ -92,15 +92,15 @@ def find_places(outside: torch.Tensor) -> list[WrongIndices]:
     return places
 
 
-def find_diagonal(outside: torch.Tensor) -> str:
+def find_diagonal(wrong: torch.Tensor) -> str:
     """Return where errors are relative to the diagonal of the last two dimensions; empty: nowhere special.
 
     Where those differ in size, the diagonal may begin at the first element or end at the last one.
     """
-    if outside.ndim < 2 or min(outside.shape[-2:]) < _LEAST:  # noqa: PLR2004
+    if wrong.ndim < 2 or min(wrong.shape[-2:]) < _LEAST:  # noqa: PLR2004
         return ""
-    rows, columns = outside.shape[-2:]
-    matrix = outside.any(dim=tuple(range(outside.ndim - 2))) if outside.ndim > 2 else outside  # noqa: PLR2004
+    rows, columns = wrong.shape[-2:]
+    matrix = wrong.any(dim=tuple(range(wrong.ndim - 2))) if wrong.ndim > 2 else wrong  # noqa: PLR2004
     step = max(1, rows * columns // _SAMPLE)
     row, column = matrix[::step].nonzero().unbind(1)
     row = row * step

@@ -78,7 +78,7 @@ class GuardedLauncher:
         self._check_written(outputs)
         self.inputs.write_back()
         self._unreturned = self.inputs.changing - self.inputs.returned(outputs)
-        self.is_small = sum(one.nbytes for one in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
+        self.is_small = sum(tensor.nbytes for tensor in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
         if not self.is_small:
             self.inputs.given = {}  # no other launch follows: free the copies
         return outputs
@@ -303,13 +303,13 @@ def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _first_change(inputs: Inputs, outputs: Any) -> tuple[str, torch.Tensor | None]:
     """Say which argument was changed and may not be, and return its tensor; empty and None: none was."""
     for argument in (name for name in inputs.given if name not in inputs.changing):
-        now, then = (named_tensors(values[argument], argument) for values in (inputs.given, inputs.before))
-        for (name, left), (_, right) in zip(now, then, strict=True):
-            if not same_bits(left, right):
-                count = int((bits_of(left) != bits_of(right)).sum())
-                share = f"{count:,} of {left.numel():,} elements differ from before the launch"
+        before = tensors_in(inputs.before[argument])
+        for (name, tensor), old in zip(named_tensors(inputs.given[argument], argument), before, strict=True):
+            if not same_bits(tensor, old):
+                count = int((bits_of(tensor) != bits_of(old)).sum())
+                share = f"{count:,} of {tensor.numel():,} elements differ from before the launch"
                 advice = _advice(argument, returned=argument in inputs.returned(outputs))
-                return f"changed its input {name} ({describe(left)}): {share}\n{advice}", left
+                return f"changed its input {name} ({describe(tensor)}): {share}\n{advice}", tensor
     return "", None
 
 
