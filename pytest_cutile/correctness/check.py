@@ -127,7 +127,7 @@ def run_check(
     uncompared = check.compare_mutated()
     deterministic = check.compare_repeat(outputs)
     layouts = check.compare_layouts(vary=options.vary_layout)
-    if launcher.is_interpreted and launching.is_new() and "right" not in layouts.values():
+    if launcher.can_interpret_again and launching.is_new() and "right" not in layouts.values():
         check.compare_again()
     while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.
@@ -253,7 +253,7 @@ class _Check:
                 bits, race = ("the same", "hardly") if repeat[1] else ("other", "perhaps")
                 return f"few and scattered, and {bits} bits when run again: {race} a race"
         # The interpreter looks for races itself, and would have found one.
-        return "few and scattered" if self.launcher.is_interpreted else SCATTERED
+        return "few and scattered" if self.launcher.can_interpret_again else SCATTERED
 
     def compare_mutated(self) -> tuple[str, ...]:
         """Compare the arguments that launch and reference both change; return those only the launch does."""
@@ -313,7 +313,7 @@ class _Check:
 
         A result may be wrong at every other launch.
         """
-        if self.launcher.is_interpreted:
+        if self.launcher.can_interpret_again:
             self.compare_again()
             self.compare_again()
 

@@ -3,7 +3,7 @@
 Noise must not take an operand over a discontinuity where a kernel has the very same number, such as an input
 that is quantised. So runs with noise replay recorded decisions:
 
-- of the exact run, where the operands are exact (`Observer.exact_decisions`);
+- of the exact run, where the operands are exact (`ReferenceObserver.exact_decisions`);
 - else of a run with noise whose inputs are not moved: what is selected or quantised among the inputs
   themselves depends on no rounding.
 """

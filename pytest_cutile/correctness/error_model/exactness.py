@@ -57,7 +57,7 @@ _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
 
-class Observer(Injector):
+class ReferenceObserver(Injector):
     """Notes what there is in an exact run: products, exponentials, discontinuities, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.error_model.discontinuities import DecisionNoise, ReplayDecisions
-from pytest_cutile.correctness.error_model.exactness import IntermediateRounding, Observer
+from pytest_cutile.correctness.error_model.exactness import IntermediateRounding, ReferenceObserver
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
     AccumulationNoise,
@@ -60,7 +60,7 @@ class ReferenceEstimate:
     """The same for what the numerics policy allows besides; empty when that is nothing."""
     policy_common: float
     """Relative error that roundings to the policy's `mid` may give all elements in common."""
-    observed: Observer
+    observed: ReferenceObserver
     is_fixed: bool
     """Whether it returns the same whatever noise its arguments have."""
     exact: bool
@@ -79,7 +79,7 @@ def estimate(
     repeats: int = RUNS[0],
 ) -> ReferenceEstimate:
     """Run a reference once exactly, then at least `repeats` times with noise; raise ReferenceFailed."""
-    observed = Observer(operands)
+    observed = ReferenceObserver(operands)
     outputs = call.run(observed)
     if observed.draws_numbers and not have_same_bits(outputs, call.run()):
         raise ReferenceFailed(
@@ -201,7 +201,7 @@ def _floats(outputs: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in named_tensors(outputs, OUTPUT) if tensor.is_floating_point()}
 
 
-def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: ReferenceCall) -> bool:
+def _is_fixed(observed: ReferenceObserver, spreads: Mapping[str, Spread], call: ReferenceCall) -> bool:
     """Say whether a reference computed nothing, and returned the same whatever noise its arguments had."""
     if observed.computes or not spreads or any(bool(spread.elements.any()) for spread in spreads.values()):
         return False
@@ -212,7 +212,7 @@ def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: Reference
 class _Noise:
     """Runs a reference with noise, and measures how far that moves its outputs."""
 
-    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer, repeats: int) -> None:
+    def __init__(self, call: ReferenceCall, outputs: Any, observed: ReferenceObserver, repeats: int) -> None:
         self.runs = 0
         self._call = call
         self._exact = {name: matrix_view(tensor) for name, tensor in _floats(outputs).items()}

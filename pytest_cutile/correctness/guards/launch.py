@@ -95,7 +95,7 @@ class GuardedLauncher:
         return {name: value for name, value in self._arguments.items() if name not in written}
 
     @property
-    def is_interpreted(self) -> bool:
+    def can_interpret_again(self) -> bool:
         """Whether launches are interpreted, and small enough to be made again (`repeat` makes none then)."""
         return self._launching.is_interpreted and self.is_small
 
