@@ -207,7 +207,7 @@ class _Check:
     launcher: GuardedLauncher
     runs: ReferenceRuns
     started: float
-    first: Any = None
+    first: Any
     """The outputs of the first launch, to which no other one writes."""
 
     def compare(self, outputs: Any) -> OutputsComparison:

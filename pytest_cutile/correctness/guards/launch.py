@@ -10,7 +10,7 @@ import torch
 
 from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
-from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
+from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import function_name, positional_names
@@ -38,7 +38,7 @@ class GuardedLauncher:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: CheckOptions,
-        launching: Launching = ON_GPU,
+        launching: Launching,
     ) -> None:
         self.name = function_name(fn)
         names = positional_names(fn, len(args))

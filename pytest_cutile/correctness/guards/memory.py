@@ -69,13 +69,7 @@ class Inputs:
                         own.resize_(given.shape)
                     own.detach().copy_(given)
 
-    def restore(
-        self,
-        pattern: Pattern = Pattern.BESIDE_INPUT,
-        *,
-        around: Collection[str] | None = None,
-        unwritten: Pattern = Pattern.UNWRITTEN,
-    ) -> None:
+    def restore(self, pattern: Pattern, *, around: Collection[str] | None, unwritten: Pattern) -> None:
         """Restore the arguments for another launch; only redzones `around` these names hold `pattern`."""
         for name, zones in self.redzones.items():
             zones.fill(pattern if around is None or name in around else Pattern.BESIDE_INPUT)
