@@ -158,7 +158,7 @@ class GuardedLauncher:
 
     def around_zero(self) -> dict[str, Any] | None:
         """Return the arguments with inputs that are far from zero moved to a mean of zero; None: none is."""
-        if self.inputs.entangled or not self.is_small:
+        if self.inputs.entangled:
             return None
         moved = {
             id(tensor): (tensor.double() - mean).to(tensor.dtype)
