@@ -12,7 +12,7 @@ import torch
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.statistics import t_quantile
 from pytest_cutile.tensors.dtypes import format_of, resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT32, FORMATS, TFLOAT32, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, TFLOAT32, FloatFormat
 from pytest_cutile.tensors.trees import tensors_in
 
 
@@ -71,7 +71,7 @@ class Terms:
         """Resolve the options of a check; raise ValueError for an impossible `precision` or `mid`."""
         dtypes = _floating_dtypes(inputs)
         mid = _format("mid", options.mid)
-        if mid is FORMATS["float64"]:
+        if mid is FLOAT64:
             raise ValueError("mid is what intermediate results are rounded to, and nothing is to float64")
         given = options.rtol is not None or options.atol is not None
         return cls(
@@ -99,7 +99,7 @@ def _operand_format(dtypes: Iterable[torch.dtype]) -> FloatFormat:
 
 def _format(option: str, dtype: torch.dtype | str | None) -> FloatFormat | None:
     if dtype is None or dtype in ("tf32", "tfloat32"):
-        return None if dtype is None else FORMATS["tfloat32"]
+        return None if dtype is None else TFLOAT32
     target = format_of(resolve_dtype(dtype))
     if target is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")

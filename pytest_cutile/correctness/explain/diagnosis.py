@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -21,8 +20,9 @@ _NEARLY_ALL = 0.98
 _MOST = 0.5
 _LEAST_SHARE = 1e-4
 """Of the terms of a sum: fewer are told from rounding by the bound alone."""
-_ULPS = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (16, "5-16"), (256, "17-256"), (math.inf, "> 256"))
-"""Upper limits of a histogram's classes, and their names."""
+_ULPS = (0.0, 1.0, 2.0, 4.0, 16.0, 256.0, torch.finfo(torch.float64).max)
+"""Upper limits of a histogram's classes; beyond the last one are NaN and Inf."""
+_ULPS_NAMES = ("0", "1", "2", "3-4", "5-16", "17-256", "> 256", "NaN or Inf")
 LARGEST = 1 << 24
 """Elements up to which an output is compared with itself in other layouts: eight float64 copies of it."""
 _TRIED = 256
@@ -38,16 +38,14 @@ _PROJECTIONS = 6
 
 def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
     """Return how many elements are how far from the correctly rounded value: "0: 91, 1: 5, > 256: 2"."""
-    counts: Counter[str] = Counter()
+    counts = torch.zeros(len(_ULPS_NAMES), dtype=torch.int64, device=out.device)
+    limits = torch.tensor(_ULPS, dtype=torch.float64, device=out.device)
     for _, got, rounded, unit in _rounded_blocks(out, exact):
         ulps = (got - rounded).abs_().div_(unit).round_()
-        ulps = torch.where(differ(got, rounded), ulps, 0.0)
-        below = -1.0
-        for limit, name in _ULPS:
-            counts[name] += int(((ulps > below) & (ulps <= limit) & ulps.isfinite()).sum())
-            below = limit
-        counts["NaN or Inf"] += int(ulps.isfinite().logical_not_().sum())
-    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
+        ulps = torch.where(differ(got, rounded), ulps, 0.0).flatten().contiguous()  # else torch warns
+        counts += torch.bincount(torch.bucketize(ulps, limits), minlength=len(counts))
+    named = zip(_ULPS_NAMES, counts.tolist(), strict=True)
+    return ", ".join(f"{name}: {count:,}" for name, count in named if count)
 
 
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
