@@ -36,7 +36,6 @@ RETIRED = {
 SHARED_NAMES = {
     "Block",  # of Tile IR; of samples
     "Note",  # of the compiler; on a recording
-    "Observer",  # of a reference's operations; of a kernel's
     "Run",  # of the interpreter, public; in a baseline
 }
 """Names of two classes of the package. The list is to get shorter: who searches a name wants one class."""

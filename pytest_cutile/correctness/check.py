@@ -12,18 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.outputs import (
-    ComparedOutput,
-    OutputsComparison,
-    compare_outputs,
-    floats_as,
-)
+from pytest_cutile.correctness.compare.elements import ComparedOutput
+from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs, floats_as
 from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes, cut, sample
 from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
@@ -44,7 +40,7 @@ from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
-from pytest_cutile.correctness.signatures import name_of, parameter_names
+from pytest_cutile.correctness.signatures import function_name, parameter_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
 
@@ -66,18 +62,7 @@ def check_kernel(
 ) -> CheckReport:
     """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
 
-    While `fn` runs, memory from torch.empty and its relatives holds NaN, so that elements which are never
-    written are seen. What `fn` allocates lies between redzones, and the inputs, which are copies, between
-    NaN: a write beside them is seen, and a read beside them is NaN. Afterwards the inputs must be unchanged,
-    bit for bit. Small cases (8 MiB of inputs and outputs) run again: once with Inf around the inputs, where
-    other bits that are right as well are only reported, and once for each other layout.
-
-    The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
-    and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
-    often again where a matrix product has operands that tensor cores would round, and where `mid` or
-    `exp_error` is given. An output that fails by little is compared again with the noise of 12 and then 48
-    runs. Within the bound, all elements together may still not be off by more than noise explains, nor follow
-    the exact value (`pytest_cutile.correctness.compare.energy`).
+    docs/explanation/correctness.md says what is compared, and what is guarded.
 
     Memory: while `fn` runs, a copy of the inputs, with the gaps that their strides leave, and at most 2 MiB
     for each tensor. After that four float64 copies of the outputs, one of the inputs and what the reference
@@ -112,12 +97,11 @@ def run_check(
     kwargs: Mapping[str, Any],
     *,
     reference: Callable[..., Any],
-    options: CheckOptions | None = None,
+    options: CheckOptions,
     launching: Launching = ON_GPU,
 ) -> CheckReport:
-    """Check as `check_kernel` does, with the arguments of `fn` apart, and calls it by `launching`."""
+    """Check as `check_kernel` does, with the arguments of `fn` apart; `launching` calls it."""
     started = time.perf_counter()
-    options = CheckOptions() if options is None else options
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
     if options.grad:
@@ -130,24 +114,24 @@ def run_check(
         check_axes(options.independent, parameter_names(fn))
 
     outputs = launcher.launch()
-    call = _reference_call(fn, reference, launcher, options, terms, outputs)
+    call = _reference_call(reference, launcher, options, terms, outputs)
+    own_name = "" if _is_plain(function_name(reference)) else f" {function_name(reference)}"
     check = _Check(
-        title=f"{name_of(fn)} differs from its reference{_own_name(reference)}",
+        title=f"{launcher.name} differs from its reference{own_name}",
+        launcher=launcher,
         runs=ReferenceRuns(call, _parts(call, launcher, options, outputs), terms),
         started=started,
         first=launcher.kept(outputs) if launcher.is_small else None,
-        is_right_around_zero=functools.partial(_is_right_around_zero, launcher, call, terms),
     )
-    comparison = _compare_first(launcher, check, outputs)
-    uncompared = _compare_mutated(launcher, check, fn)
-    deterministic = _compare_repeat(launcher, check, outputs)
-    layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
-    if launcher.is_interpreted and launcher.is_new() and "right" not in layouts.values():
-        _compare_again(launcher, check)
-    while launcher.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
+    comparison = check.compare_first(outputs)
+    uncompared = check.compare_mutated()
+    deterministic = check.compare_repeat(outputs)
+    layouts = check.compare_layouts(vary=options.vary_layout)
+    if launcher.can_interpret_again and launching.is_new() and "right" not in layouts.values():
+        check.compare_again()
+    while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.
-        launches = launcher.launches
-        _compare_again(launcher, check, LATER_LAUNCH.format(launches + 1, launches))
+        check.compare_again(LATER_LAUNCH.format(launcher.launches + 1, launcher.launches))
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
@@ -156,14 +140,14 @@ def run_check(
         slope=comparison.largest(lambda result: result.together.slope),
         looser=comparison.looser,
         allowed=comparison.allowed,
-        bound="; ".join(dict.fromkeys(comparison.bounds.values())),
+        bound="; ".join(dict.fromkeys(map(comparison.bound, comparison.outputs))),
         overflowed=comparison.overflowed,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,
         reference_runs=check.runs.count,
         outputs=describe(outputs),
         mutation=_run_mutants(launcher, call.reference, comparison.wholes) if options.mutation_test else None,
-        unguarded=launcher.unguarded,
+        unguarded=tuple(launcher.inputs.notes),
         uncompared=uncompared,
         deterministic=deterministic,
         parts=len(check.runs.parts),
@@ -171,45 +155,12 @@ def run_check(
     )
 
 
-def _own_name(reference: Callable[..., Any]) -> str:
-    """Return the name of a reference, if it says more than that it is one."""
-    name = name_of(reference)
-    return "" if name == "reference" or name.endswith("<lambda>") else f" {name}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Check:
-    """What the outputs of every launch are compared with."""
-
-    title: str
-    runs: ReferenceRuns
-    started: float
-    first: Any = None
-    """The outputs of the first launch, to which no other one writes."""
-    is_right_around_zero: Callable[[], bool] = bool
-    """Launches with inputs that are moved to a mean of zero; returns whether the outputs are right."""
-
-    def compare_again(self, outputs: Any) -> None:
-        """Compare outputs of another launch, if they differ from the first ones, which were right."""
-        if not have_same_bits(self.first, outputs):
-            self.compare(outputs)
-
-    def compare(self, outputs: Any) -> OutputsComparison:
-        comparison = compare_outputs(outputs, self.runs, title=self.title)
-        if comparison.failed:
-            raise explain_mismatch(
-                outputs,
-                comparison,
-                self.runs,
-                title=self.title,
-                started=self.started,
-                is_right_around_zero=self.is_right_around_zero,
-            )
-        return comparison
+def _is_plain(name: str) -> bool:
+    """Say whether the name of a reference says no more than that it is one."""
+    return name == "reference" or name.endswith("<lambda>")
 
 
 def _reference_call(
-    fn: Callable[..., Any],
     reference: Callable[..., Any],
     launcher: GuardedLauncher,
     options: CheckOptions,
@@ -218,7 +169,7 @@ def _reference_call(
 ) -> ReferenceCall:
     """Return the reference with the arguments from before the launch, returning what the launcher returns."""
     sliced = launcher.resolve("sliced", options.sliced)
-    if both := {*sliced} & launcher.may_change:
+    if both := {*sliced} & launcher.inputs.changing:
         raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
     as_tensors = not terms.wide and any(isinstance(leaf, float) for _, leaf in named_leaves(outputs, ""))
 
@@ -226,31 +177,17 @@ def _reference_call(
     def returning(*args: Any, **kwargs: Any) -> Any:
         result = reference(*args, **kwargs)
         if result is None and launcher.written:  # the reference may return nothing, too
-            given = {**dict(zip(launcher.positional, args, strict=True)), **kwargs}
-            result = choose(given, launcher.written)
+            result = choose(launcher.by_name(args, kwargs), launcher.written)
         return floats_as(torch.float64, result) if as_tensors else result
 
-    args, kwargs = launcher.split(launcher.before)
+    args, kwargs = launcher.split(launcher.inputs.before)
     return ReferenceCall(
         reference=returning,
-        name=f"the reference {name_of(reference)} of {name_of(fn)}",
-        args=dict(zip(launcher.positional, args, strict=True)),
+        name=f"the reference {function_name(reference)} of {launcher.name}",
+        args=args,
         kwargs=kwargs,
         sliced=sliced,
     )
-
-
-def _is_right_around_zero(launcher: GuardedLauncher, call: ReferenceCall, terms: Terms) -> bool:
-    arguments = launcher.around_zero()
-    if arguments is None:
-        return False
-    args, kwargs = launcher.split(arguments)
-    moved = replace(call, args=dict(zip(launcher.positional, args, strict=True)), kwargs=kwargs)
-    try:
-        outputs = launcher.launch_with(arguments)
-        return not compare_outputs(outputs, ReferenceRuns(moved, [WHOLE], terms), title="").failed
-    except Exception:  # noqa: BLE001 - the failure that is explained matters more
-        return False
 
 
 def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions, outputs: Any) -> list[Part]:
@@ -262,78 +199,130 @@ def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions
     return sample(parts) if options.sampled else parts
 
 
-def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> OutputsComparison:
-    """Compare the first launch's outputs; a failure also says whether another launch shows its cause."""
-    try:
-        return check.compare(outputs)
-    except KernelMismatch as mismatch:
-        text, cause = f"{mismatch}", launcher.cause(outputs)
-        if SCATTERED in text:
-            text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
-        mismatch.args = (with_facts(text, cause) if cause else text,)
-        raise
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """A launcher, and what the outputs of its launches are compared with."""
 
+    title: str
+    launcher: GuardedLauncher
+    runs: ReferenceRuns
+    started: float
+    first: Any
+    """The outputs of the first launch, to which no other one writes; None: no other one is compared."""
 
-def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
-    with contextlib.suppress(KernelMismatch):
-        if (repeat := launcher.repeat(outputs)) is not None:
-            bits, race = ("the same", "hardly") if repeat[1] else ("other", "perhaps")
-            return f"few and scattered, and {bits} bits when run again: {race} a race"
-    # The interpreter looks for races itself, and would have found one.
-    return "few and scattered" if launcher.is_interpreted else SCATTERED
+    def compare(self, outputs: Any) -> OutputsComparison:
+        comparison = compare_outputs(outputs, self.runs, title=self.title)
+        if comparison.failed:
+            raise explain_mismatch(
+                outputs,
+                comparison,
+                title=self.title,
+                started=self.started,
+                is_right_around_zero=self._is_right_around_zero,
+            )
+        return comparison
 
-
-def _compare_mutated(launcher: GuardedLauncher, check: _Check, fn: Callable[..., Any]) -> tuple[str, ...]:
-    """Compare the arguments that launch and reference both change; return those that only the launch does."""
-    mutated = launcher.mutated
-    if not mutated:
-        return ()
-    call = _leaving(mutated, check.runs.call)
-    changed = [*call.run()]
-    if changed:
-        title = f"{name_of(fn)} leaves something else in {', '.join(changed)} than its reference"
-        runs = ReferenceRuns(call, [WHOLE], check.runs.terms)
-        own = _Check(title=title, runs=runs, started=time.perf_counter())
-        own.compare({name: mutated[name] for name in changed})
-    return tuple(name for name in mutated if name not in changed)
-
-
-def _leaving(names: Collection[str], call: ReferenceCall) -> ReferenceCall:
-    """Return the call that returns what the reference leaves in those of `names` that it changes."""
-
-    def versions(value: Any) -> list[int]:
-        # torch counts what is written to a tensor, or to a view of it
-        return [tensor._version for tensor in tensors_in(value)]  # noqa: SLF001
-
-    @functools.wraps(call.reference)
-    def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        given = {**dict(zip(call.args, args, strict=True)), **kwargs}
-        before = {name: versions(given[name]) for name in names}
-        call.reference(*args, **kwargs)
-        return {name: given[name] for name in names if versions(given[name]) != before[name]}
-
-    return replace(call, reference=leave)
-
-
-def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> bool | None:
-    """Launch again; return whether the bits are the same, or raise KernelMismatch if they are wrong."""
-    repeat = launcher.repeat(outputs)
-    if repeat is None:
-        return None
-    again, is_same = repeat
-    if not is_same:
+    def _is_right_around_zero(self) -> bool:
+        """Launch with inputs that are moved to a mean of zero; return whether the outputs are right."""
+        arguments = None if self.first is None else self.launcher.around_zero()
+        if arguments is None:
+            return False
+        args, kwargs = self.launcher.split(arguments)
+        call = replace(self.runs.call, args=args, kwargs=kwargs)
         try:
-            check.compare(again)
+            outputs = self.launcher.launch_with(arguments)
+            runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
+            return not compare_outputs(outputs, runs).failed
+        except Exception:  # noqa: BLE001 - the failure that is explained matters more
+            return False
+
+    def compare_first(self, outputs: Any) -> OutputsComparison:
+        """Compare the first launch's outputs; a failure also says whether another launch shows its cause."""
+        try:
+            return self.compare(outputs)
         except KernelMismatch as mismatch:
-            mismatch.on_launch(SECOND_LAUNCH)
+            text, cause = f"{mismatch}", self.launcher.cause(outputs)
+            if SCATTERED in text:
+                text = text.replace(SCATTERED, self._describe_scattered(outputs))
+            mismatch.args = (with_facts(text, cause) if cause else text,)
             raise
-    return is_same
+
+    def _describe_scattered(self, outputs: Any) -> str:
+        with contextlib.suppress(KernelMismatch):
+            if (repeat := self.launcher.repeat(outputs)) is not None:
+                bits, race = ("the same", "hardly") if repeat[1] else ("other", "perhaps")
+                return f"few and scattered, and {bits} bits when run again: {race} a race"
+        # The interpreter looks for races itself, and would have found one.
+        return "few and scattered" if self.launcher.can_interpret_again else SCATTERED
+
+    def compare_mutated(self) -> tuple[str, ...]:
+        """Compare the arguments that launch and reference both change; return those only the launch does."""
+        mutated = self.launcher.mutated
+        if not mutated:
+            return ()
+        call = _leaving(mutated, self.runs.call, self.launcher)
+        changed = [*call.run()]
+        if changed:
+            title = f"{self.launcher.name} leaves something else in {', '.join(changed)} than its reference"
+            runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
+            check = replace(self, title=title, runs=runs, started=time.perf_counter(), first=None)
+            check.compare({name: mutated[name] for name in changed})
+        return tuple(name for name in mutated if name not in changed)
+
+    def compare_repeat(self, outputs: Any) -> bool | None:
+        """Launch again; return whether the bits are the same, None for no launch."""
+        repeat = self.launcher.repeat(outputs)
+        if repeat is None:
+            return None
+        again, is_same = repeat
+        if not is_same:
+            with _telling(SECOND_LAUNCH):
+                self.compare(again)
+        return is_same
+
+    def compare_again(self, which: str = SECOND_LAUNCH) -> None:
+        """Launch with the same arguments as before; a failure says `which` launch it is."""
+        with _telling(which):
+            self._compare_if_other(self.launcher.relaunch())
+
+    def _compare_if_other(self, outputs: Any) -> None:
+        if not have_same_bits(self.first, outputs):  # the first ones were right
+            self.compare(outputs)
+
+    def compare_layouts(self, *, vary: bool | None) -> dict[str, str]:
+        outcomes: dict[str, str] = {}
+        for layout, arguments, description in self.launcher.layouts(vary):
+            try:
+                self._compare_if_other(self.launcher.launch_with(arguments))
+                outcomes[layout] = "right"
+            except KernelMismatch as mismatch:
+                self._blame_second_launch()
+                text = with_facts(f"{mismatch}", f"  {layout}: {description}")
+                mismatch.args = (f"with inputs of {layout}: {text}",)
+                raise
+            except Exception as error:
+                if not is_refusal(error):
+                    self._blame_second_launch()
+                    error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+                    raise
+                outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
+        return outcomes
+
+    def _blame_second_launch(self) -> None:
+        """Where another layout came with the second launch, raise what the latter does by itself.
+
+        A result may be wrong at every other launch.
+        """
+        if self.launcher.can_interpret_again:
+            self.compare_again()
+            self.compare_again()
 
 
-def _compare_again(launcher: GuardedLauncher, check: _Check, which: str = SECOND_LAUNCH) -> None:
-    """Launch with the same arguments as before; a failure says `which` launch it is."""
+@contextlib.contextmanager
+def _telling(which: str) -> Iterator[None]:
+    """Have a failure say in `which` launch it came."""
     try:
-        check.compare_again(launcher.launch_again())
+        yield
     except KernelMismatch as mismatch:
         mismatch.on_launch(which)
         raise
@@ -342,41 +331,30 @@ def _compare_again(launcher: GuardedLauncher, check: _Check, which: str = SECOND
         raise
 
 
-def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | None) -> dict[str, str]:
-    """Launch with the inputs in other layouts; return the outcome of each, or raise KernelMismatch."""
-    outcomes: dict[str, str] = {}
-    for layout, arguments, description in launcher.layouts(vary):
-        try:
-            check.compare_again(launcher.launch_with(arguments))
-            outcomes[layout] = "right"
-        except KernelMismatch as mismatch:
-            _blame_second_launch(launcher, check)
-            text = with_facts(f"{mismatch}", f"  {layout}: {description}")
-            mismatch.args = (f"with inputs of {layout}: {text}",)
-            raise
-        except Exception as error:
-            if not is_refusal(error):
-                _blame_second_launch(launcher, check)
-                error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
-                raise
-            outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
-    return outcomes
+def _leaving(names: Collection[str], call: ReferenceCall, launcher: GuardedLauncher) -> ReferenceCall:
+    """Return the call that returns what the reference leaves in those of `names` that it changes."""
 
+    def versions(value: Any) -> list[int]:
+        # torch counts what is written to a tensor, or to a view of it
+        return [tensor._version for tensor in tensors_in(value)]  # noqa: SLF001
 
-def _blame_second_launch(launcher: GuardedLauncher, check: _Check) -> None:
-    """Where another layout came with the second launch, raise what the latter does by itself.
+    @functools.wraps(call.reference)
+    def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        given = launcher.by_name(args, kwargs)
+        before = {name: versions(given[name]) for name in names}
+        call.reference(*args, **kwargs)
+        return {name: given[name] for name in names if versions(given[name]) != before[name]}
 
-    A result may be wrong at every other launch.
-    """
-    if launcher.is_interpreted:
-        _compare_again(launcher, check)
-        _compare_again(launcher, check)
+    return replace(call, reference=leave)
 
 
 def _run_mutants(
     launcher: GuardedLauncher, reference: Callable[..., Any], wholes: Sequence[ComparedOutput]
 ) -> MutationReport:
-    def rerun(inputs: Mapping[str, Any]) -> Any:
-        return run_with(reference, *launcher.split({**launcher.before, **inputs}))
+    before = launcher.inputs.before
 
-    return run_mutants(wholes, {name: launcher.before[name] for name in launcher.read}, rerun)
+    def rerun(inputs: Mapping[str, Any]) -> Any:
+        args, kwargs = launcher.split({**before, **inputs})
+        return run_with(reference, [*args.values()], kwargs)
+
+    return run_mutants(wholes, {name: before[name] for name in launcher.read}, rerun)

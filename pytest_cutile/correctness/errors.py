@@ -34,12 +34,11 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
         """What is wrong, as a reason code."""
 
     def on_launch(self, which: str) -> None:
-        """Say which launch it was, "the second launch": that is the cause."""
+        """Say which launch it was: that is the cause."""
         self.args = (f"{which}: {self}",)
         self.clarity = WHICH_LAUNCH
 
     def told_as(self, message: str) -> KernelMismatch:
-        """Return the same mismatch with another message."""
         other = KernelMismatch(message)
         vars(other).update(vars(self))
         return other

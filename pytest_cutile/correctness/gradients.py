@@ -1,7 +1,7 @@
 """Gradients as further outputs: what `grad=True` checks, by the same bounds and guards as any output.
 
-The launcher and its reference are wrapped alike. The wrapper runs forward, and then backward from upstream
-gradients, which are further inputs: so they lie between redzones, in other layouts, and may not be changed.
+The launcher and its reference are wrapped alike: the wrapper runs forward, and then backward from upstream
+gradients, which are further inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.guards.launch import GuardedLauncher
 from pytest_cutile.correctness.guards.launching import Launching
-from pytest_cutile.correctness.signatures import name_of, positional_names
+from pytest_cutile.correctness.signatures import function_name, positional_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import Named, map_tensors, named_tensors, tensors_in
 
@@ -42,7 +42,7 @@ class WithGradients:
 
     def __post_init__(self) -> None:
         # It is called what the function is called, and takes what that takes.
-        vars(self).update(__wrapped__=self.function, __qualname__=name_of(self.function))
+        vars(self).update(__wrapped__=self.function, __qualname__=function_name(self.function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         upstream = {name: value for name, value in kwargs.items() if name.startswith(_OF)}
@@ -77,14 +77,14 @@ class WithGradients:
             if self.is_reference:
                 raise self._failed(f"is not differentiable: {type(error).__name__}: {error}") from error
             raise
-        found = {name: one for name, one in zip(leaves, gradients, strict=True) if one is not None}
-        missing = [name for name in leaves if name not in found]
-        if missing and not (self.is_reference and found):
+        by_name = {name: grad for name, grad in zip(leaves, gradients, strict=True) if grad is not None}
+        missing = [name for name in leaves if name not in by_name]
+        if missing and not (self.is_reference and by_name):
             raise self._failed(f"returns no gradient of {', '.join(missing)}")
-        return found
+        return by_name
 
     def _failed(self, what: str) -> Exception:
-        text = f"{name_of(self.function)} {what}"
+        text = f"{function_name(self.function)} {what}"
         return ReferenceFailed(f"the reference {text}") if self.is_reference else KernelMismatch(text)
 
 
@@ -137,7 +137,7 @@ def _backward(
             [*outputs], [*leaves], [*upstream], allow_unused=True
         )
     except Exception as error:
-        error.add_note(f"raised by the backward pass of {name_of(function)}")
+        error.add_note(f"raised by the backward pass of {function_name(function)}")
         raise
     return gradients
 
@@ -186,7 +186,7 @@ def with_gradients(
         _OF + name: _like(output) for name, output in named_tensors(outputs, _OUTPUT) if _is_real(output)
     }
     if not upstream:
-        raise UncheckableOutput(f"grad=True: {name_of(fn)} returns nothing that has a gradient")
+        raise UncheckableOutput(f"grad=True: {function_name(fn)} returns nothing that has a gradient")
     positional = dict(zip(positional_names(fn, len(args)), args, strict=True))
     arguments = {**positional, **kwargs}
     named = [pair for name, value in arguments.items() for pair in named_tensors(value, name)]
@@ -194,7 +194,7 @@ def with_gradients(
     wanted = tuple(name for name, tensor in named if _is_real(tensor))
     trial = ReferenceCall(
         reference=WithGradients(reference, names, wanted, is_reference=True),
-        name=f"the reference {name_of(reference)}, with arguments that require gradients,",
+        name=f"the reference {function_name(reference)}, with arguments that require gradients,",
         args=positional,
         kwargs={**kwargs, **upstream},
     )

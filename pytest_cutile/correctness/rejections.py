@@ -16,8 +16,8 @@ _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda"
 def is_refusal(error: BaseException) -> bool:
     """Say whether an error was raised to refuse arguments: by a `raise` in the kernel's own code.
 
-    What the interpreter, torch or cuda.tile raise (`None / 3`) is the launcher's fault; but not that memory
-    at an odd offset cannot be seen as a wider dtype (`view_as_complex`), which is torch's to say.
+    What Python or torch raise is the launcher's fault; but not that memory at an odd offset cannot be seen as
+    a wider dtype (`view_as_complex`).
     """
     if isinstance(error, RuntimeError) and _ODD_OFFSET.search(str(error)):
         return True

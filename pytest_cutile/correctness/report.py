@@ -1,4 +1,4 @@
-"""What a check that passed has seen. Needs no torch."""
+"""The report of a check. Needs no torch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class CheckReport:
     tolerance: tuple[float, float] | None = None
     seconds: float
     reference_runs: int
-    """How often the reference ran: once, and for a derived bound a few times with noise; on each part of a
-    large case so often."""
+    """How often the reference ran, exactly and with noise; on each part of a large case so often."""
     outputs: str = ""
     """Dtype and shape of what the kernel returned: "(float16 [4, 8], int32 [4])"."""
     mutation: MutationReport | None = None
@@ -44,8 +43,8 @@ class CheckReport:
     overflowed: tuple[str, ...] = ()
     """Outputs of 8 bits that overflowed to NaN or Inf where the reference is finite, in words."""
     uncompared: tuple[str, ...] = ()
-    """Arguments that the launcher may change and does not return, and the reference leaves alone: whatever is
-    in them afterwards was compared with nothing."""
+    """Arguments that the launcher may change and does not return, and the reference leaves alone: they were
+    compared with nothing."""
     deterministic: bool | None = None
     """Whether a second run returned the same bits; None: there was none."""
     parts: int = 1

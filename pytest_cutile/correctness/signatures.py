@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def function_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, without what it is nested in; of another callable that of its class."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return name.rpartition("<locals>.")[2]

@@ -16,7 +16,7 @@ from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.correctness.signatures import name_of
+from pytest_cutile.correctness.signatures import function_name
 from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.explained import (
     CheckWith,
@@ -226,7 +226,7 @@ class Interpreting:
         try:
             self._run.check_written([tensor for _, tensor in named], [name for name, _ in named])
         except UnwrittenOutput as fault:
-            fault.kernel = fault.kernel or name_of(fn)
+            fault.kernel = fault.kernel or function_name(fn)
             raise
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
+from pytest_cutile.correctness.signatures import function_name, parameter_names, positional_names
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
@@ -115,7 +115,7 @@ class CheckKernel:
             arch=self.arch,
             verdict=Verdict.PASS,
             on="" if interpreting is None else INTERPRETER,
-            launcher=name_of(fn),
+            launcher=function_name(fn),
         )
         with GateOutcome(self.session, case, call=self._describe_call(fn, args)):
             return gate_correct(self.session, subject, check)
@@ -127,7 +127,7 @@ class CheckKernel:
         names = positional_names(fn, len(args))
         inputs = [f"{name} {describe(value)}" for name, value in zip(names, args, strict=True)]
         shown = textwrap.shorten(", ".join(inputs), _INPUTS_WIDTH, placeholder=" ...")
-        return f"call {next(self.calls)}: {name_of(fn)}({shown})"
+        return f"call {next(self.calls)}: {function_name(fn)}({shown})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

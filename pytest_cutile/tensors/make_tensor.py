@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
@@ -17,8 +16,7 @@ from pytest_cutile.tensors.poison import laid_out
 from pytest_cutile.tensors.rounding import round_to
 
 GENERATED_ON_CPU = 1 << 24
-"""Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
-on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
+"""Elements up to which values are drawn on the CPU, the same for all devices; more on the device itself."""
 
 _INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
 _SIGNED_ROWS = 3
@@ -30,12 +28,12 @@ OUTLIERS = 0.005
 OUTLIER_FACTOR = 60.0
 OFFSET = 7.75
 """The mean of "offset"; that of "negative" is -7.75. Just below a power of 2, a dtype's steps are smallest
-in proportion to its values. Whole numbers are far away: the noise on a reference's inputs leaves them out."""
+in proportion to its values. It is no whole number, which the noise on a reference's inputs leaves out."""
 _SIGNS = {"offset": 1, "negative": -1}
 """The sign of all elements, so that padding by zero is none of them, in rows, columns or the whole."""
 _OFFSET_DEVIATION = 1 / 32
-"""Standard deviation of "offset", or one step of a dtype with larger steps. A variance as E[x^2] - E[x]^2
-loses its digits: that shows from a mean of 30 deviations on in float32, 100 in float16, 200 in bfloat16."""
+"""Standard deviation of "offset", or one step of a dtype with larger steps: so much less than the mean that a
+variance as E[x^2] - E[x]^2 loses its digits (docs/explanation/correctness.md)."""
 
 
 def make_tensor(
@@ -54,15 +52,13 @@ def make_tensor(
 ) -> torch.Tensor:
     """Return a tensor of random values that depend on the arguments alone.
 
-    Follows `torch.testing.make_tensor` in its argument names and in `[low, high)` being half open, and
-    differs where kernels need it to: the default is a normal distribution, not uniform in [-9, 9).
+    Argument names, and `[low, high)` being half open, are those of `torch.testing.make_tensor`.
 
     Args:
         shape: `[d0, d1, ...]`, or one int for a vector.
         dtype: a torch dtype or its name: "float16", "bf16", "float8_e4m3fn".
         device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
-        seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
-            device draws them itself.
+        seed: the same seed gives the same values on every device, up to `GENERATED_ON_CPU` elements.
         dist: "normal" has mean 0 and standard deviation 1, but for the signed rows. "uniform" is in
             [low, high), by default [-1, 1). "integers" are whole numbers in [low, high), by default [-8, 9),
             which every dtype holds exactly: sums of them tell a rounding error from a wrong index. "zeros",
@@ -74,8 +70,8 @@ def make_tensor(
             there are two. "one_hot" is 1 at one random index of each row (the last dimension), else 0.
             For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
             or 1. Of these, "offset" draws odd numbers above 0 and "negative" below 0, so far as the dtype and
-            [low, high) have any: none is padding by 0, and no product wraps to 0. fp8 values are rounded to
-            nearest and saturate: NaN only for "nan", and Inf only for "inf" in a dtype that has it.
+            [low, high) have any: no product wraps to 0. fp8 values are rounded to nearest and saturate: NaN
+            only for "nan", and Inf only for "inf" in a dtype that has it.
         low: see `dist`; only for "uniform" and "integers" of a floating dtype.
         high: see `dist`.
         strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a
@@ -103,15 +99,15 @@ def make_tensor(
     if strides is None and offset:
         strides = _contiguous_strides(sizes)
     limits = _check_range(dtype, dist, low, high)
-    draw = functools.partial(
-        _draw, dtype=dtype, place=place, seed=seed, dist=dist, limits=limits, signed_rows=signed_rows
-    )
-    if strides is None:
-        return draw(sizes).requires_grad_(requires_grad)
-    steps = _check_strides(sizes, strides)
+    steps = None if strides is None else _check_strides(sizes, strides)
     # a dimension of stride 0 holds one element, repeated
-    once = [min(size, 1) if step == 0 else size for size, step in zip(sizes, steps, strict=True)]
-    return laid_out(draw(once).expand(sizes), steps, offset).requires_grad_(requires_grad)
+    drawn = [min(size, 1) if steps and steps[dim] == 0 else size for dim, size in enumerate(sizes)]
+    values = _draw(
+        drawn, dtype=dtype, place=place, seed=seed, dist=dist, limits=limits, signed_rows=signed_rows
+    )
+    if steps is not None:
+        values = laid_out(values.expand(sizes), steps, offset)
+    return values.requires_grad_(requires_grad)
 
 
 def _contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -17,8 +17,7 @@ from pytest_cutile.tensors.dtypes import FLOATS, bits_of, name_of
 class Pattern(Enum):
     """What fills memory: a NaN of its own for floats, repeated bytes for integers and bool.
 
-    The NaNs have payloads that no conversion or arithmetic makes, so that one which was computed is not taken
-    for one that was never overwritten. float8_e4m3fn has two NaNs only, and computing makes either of them.
+    The NaNs have payloads that no conversion or arithmetic makes; but float8_e4m3fn has only two NaNs.
     """
 
     UNWRITTEN = (0xA5, 0x7E5A, 0x7FDA, 0x7FC5A5A5, 0x7FF8A5A5A5A5A5A5, 0xFF, 0x7D)
@@ -34,7 +33,7 @@ class Pattern(Enum):
     """The same when a launcher runs again: Inf, and large integers, which a maximum or a comparison does not
     swallow as it does NaN. float8_e4m3fn has no Inf: its largest number."""
     ZERO = (0,) * 7
-    """What lies beside an input of which one wants to know whether that matters."""
+    """What lies beside an input, to see whether that matters."""
 
     def of(self, dtype: torch.dtype) -> int:
         """Return the pattern for a dtype (not a complex one) as a value of `carrier_of(dtype)`."""
@@ -128,17 +127,12 @@ def poisoned_allocations(
             return poison(result, pattern) if empty else result
 
     poisoner = _Poisoner()
-    with poisoner, _active_in_backward(poisoner):
-        yield
-
-
-@contextmanager
-def _active_in_backward(mode: TorchFunctionMode) -> Iterator[None]:
-    owner, name, replacement = backward_under(mode)
+    owner, name, replacement = backward_under(poisoner)
     original = getattr(owner, name)
     setattr(owner, name, replacement)
     try:
-        yield
+        with poisoner:
+            yield
     finally:
         setattr(owner, name, original)
 

@@ -19,10 +19,9 @@ def seed_from(text: str) -> int:
 
 
 def timed_seed(spec: KernelSpec, case: Case) -> int:
-    """Return the seed of the inputs with which a declared case is timed: the same wherever its file stands.
+    """Return the seed of the inputs with which a declared case is timed; as a baseline, it has no file.
 
-    Baselines are found by kernel and case, not by file, and what some kernels have to do depends on the
-    values: a mixture of experts reads the weights of those that get a token.
+    What some kernels have to do depends on the values, such as which experts get a token.
     """
     return seed_from(f"{spec.name}[{case.name}]") if case.seed is None else case.seed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.tensors.dtypes import same_bits
+from pytest_cutile.tensors.dtypes import name_of, same_bits
 
 
 class Named(dict[str, Any]):
@@ -65,7 +65,7 @@ def have_same_bits(one: Any, other: Any) -> bool:
 def describe(value: Any) -> str:
     """Return the structure of a result in one line: "(float16 [4, 8], int32 [4])"."""
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        return f"{name_of(value.dtype)} {list(value.shape)}"
     if isinstance(value, (tuple, list)):
         inner = ", ".join(describe(item) for item in value)
         return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"

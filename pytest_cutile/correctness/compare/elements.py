@@ -2,8 +2,7 @@
 
 T0, the pattern: NaN and Inf where the reference has them. T1, the interval: R(y - b) <= out <= R(y + b),
 where y is exact, R one rounding to nearest even into the output's dtype and b the bound of
-`tolerance.ErrorModel`. R makes ulps, subnormals and saturation exact, so that no relative or absolute
-tolerance is needed. T2 and T3 look at many elements together: `energy`.
+`tolerance.ErrorModel`. T2 and T3 look at many elements together: `energy`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pytest_cutile.correctness.compare.energy import Findings, Mismatch
+from pytest_cutile.correctness.compare.energy import Mismatch
 from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
@@ -46,8 +45,9 @@ class Bound:
     common: float = 0.0
     """Relative error that all elements may share."""
     common_of_operands: float = 0.0
-    """What of it comes from operands of products that lie so close together that all are rounded in one
-    direction: more than chance moves an element by."""
+    """What of it comes from operands of products that are all rounded in one direction."""
+    basis: str = ""
+    """How it was derived, in words."""
 
     def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `(sigma, bias)` for the block `exact = y[rows, columns]`: what is random, what is not."""
@@ -79,26 +79,24 @@ class Bound:
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
         failing = [(numbers.new_empty(0), truth.new_empty(0))]
-        for rows, columns in blocks(grid):
-            got, y = grid[rows, columns].double(), truth[rows, columns]
-            b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
+        for block in blocks(grid):
+            got, y = grid[block].double(), truth[block]
+            b, lowest, highest = self.interval(y, *self.noise(y, *block))
             outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
-            failing.append((numbers[rows, columns][outside], b[outside]))
+            failing.append((numbers[block][outside], b[outside]))
         at, within = (torch.cat(parts) for parts in zip(*failing, strict=True))
         return at, within
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTolerance:
-    """`|out - y| <= atol + rtol |y|`, given by the author in place of the derived bound.
-
-    What is y, correctly rounded, is right whatever they are.
-    """
+    """`|out - y| <= atol + rtol |y|`, given in place of the derived bound; R(y) is always right."""
 
     rtol: float
     atol: float
     target: FloatFormat | None
     """Format of the output; None: integers."""
+    basis: str = ""
 
     def allowed(self, y: torch.Tensor) -> torch.Tensor:
         return y.abs().mul_(self.rtol).add_(self.atol)
@@ -111,8 +109,18 @@ class GivenTolerance:
         return b, torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
 
 
-EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None)
-"""Of integers and bools that the author gives no tolerance for."""
+EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None, basis="equal (integers and bool)")
+"""Of integers and bools without a given tolerance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOutput:
+    """An output, or a part of one, with what it is compared with."""
+
+    name: str
+    out: torch.Tensor
+    exact: torch.Tensor
+    bound: Bound | GivenTolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +156,8 @@ class ElementComparison:
 
     def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
         self.levels: torch.Tensor | None = None
-        """uint8, of the output's shape: how large the errors of the elements that fail are, from 1 to
-        `LEVELS` + 1, and 0 elsewhere; None when no element fails."""
+        """uint8, of the output's shape: from 1 to `LEVELS` + 1 the size of errors of elements that fail, 0
+        elsewhere; None when no element fails."""
         self.worst: Worst | None = None
         """None for an output with no elements."""
         self.worst_ulps = 0.0
@@ -158,24 +166,24 @@ class ElementComparison:
         self.overflowed = 0
         """How many 8-bit elements are NaN or Inf where the exact value is finite, and beyond the largest."""
         self._shape, self._device = tuple(out.shape), out.device
-        self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
+        self.together = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
+        """What all elements together show."""
 
     def add(
         self,
         out: torch.Tensor,
         exact: torch.Tensor,
         bound: Bound | GivenTolerance,
-        position: PartPosition | None = None,
+        position: PartPosition,
     ) -> None:
         """Compare a part of the output, at `position`, with its exact values."""
-        position = position or PartPosition()
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         for block in blocks(grid):
             got, y, here = grid[block], truth[block], position.block(*block)
             if bound.target is None:
                 compared = _compare_integers(got, y, float(bound.atol))
             else:
-                compared = _compare_floats(got.double(), y.double(), bound, block, here, self._mismatch)
+                compared = _compare_floats(got.double(), y.double(), bound, block, here, self.together)
                 if bound.target.eight_bit:
                     special = compared.got.isfinite().logical_not_() & compared.exact.isfinite()
                     self.overflowed += int((special & ~compared.outside).sum())
@@ -190,11 +198,6 @@ class ElementComparison:
     def outside(self) -> torch.Tensor | None:
         """bool, of the output's shape: the elements that fail; None when there are none."""
         return None if self.levels is None else self.levels > 0
-
-    @property
-    def together(self) -> Findings:
-        """What all elements together show."""
-        return self._mismatch.findings
 
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:
@@ -234,9 +237,8 @@ def _levels(error: torch.Tensor) -> torch.Tensor:
 
 
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
-    """Compare `out` with `exact`, of the same shape."""
     comparison = ElementComparison(out, lambda: exact)
-    comparison.add(out, exact, bound)
+    comparison.add(out, exact, bound, PartPosition())
     return comparison
 
 
@@ -286,10 +288,7 @@ def _compare_floats(
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
     if target.eight_bit:
-        # a conversion that does not saturate gives NaN (e4m3) or Inf (e5m2) where the value may overflow
-        overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
-        special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
-        inside |= overflow & special
+        inside |= _is_overflow(got, y, b, target)
     ulps = (got - rounded).abs_().div_(spacing(rounded, target))
     error = torch.where(beyond == 0, 0.0, beyond / b)
     # the interval decides; this number ranks, and agrees with it on which side of 1 it is
@@ -308,6 +307,13 @@ def _compare_floats(
         ulps=ulps.nan_to_num_(nan=0.0, posinf=math.inf),
         outside=inside.logical_not(),
     )
+
+
+def _is_overflow(got: torch.Tensor, y: torch.Tensor, b: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+    """Return where 8 bits are NaN (e4m3) or Inf (e5m2), and a conversion that does not saturate may be."""
+    may_overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
+    special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
+    return may_overflow & special
 
 
 def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

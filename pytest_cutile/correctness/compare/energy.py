@@ -1,23 +1,16 @@
 """What single elements do not show: is the mismatch of an output too large, or does it follow the result?
 
-The bound of each element has to let pass what rounding does to one in millions. A truncating cast or
-coarser intermediates stay within it everywhere, and yet all elements together give them away:
-
 T2, the energy. d = out - R(y), where y is exact and R rounds into the output's dtype. An honest kernel
-writes R(y + n) with noise n of standard deviation sigma and bias s, so that the expected d^2 is known for
-each element from sigma and the distance of y to where R jumps: next to nothing where the noise reaches no
-jump. Compared are the sums of w d^2 with w = 1 / (ulp^2 / 12 + sigma^2 + s^2): over the whole output, each
-index of the leading dimensions (batch and head), each 16 rows and each 16 columns. Too little is fine.
+writes R(y + n) with noise n of standard deviation sigma and bias s, so that the expected d^2 of an element
+follows from sigma and the distance of y to where R jumps. Compared are the sums of w d^2 with
+w = 1 / (ulp^2 / 12 + sigma^2 + s^2): over the whole output, each index of the leading dimensions, each 16
+rows and each 16 columns. Too little is fine.
 
-T3, the slope. The sum of w d y is zero on average unless out - y follows y: truncation, a wrong divisor or
-scale, an eps in the wrong place. Allowed are what the bias s explains, one common relative error of a few
-float32 roundings, and what chance makes of it. Where most y lie just below ties (products of few bits by a
-sigmoid just below 1), noise moves most d up: its mean is known as well as its energy, and is allowed twice,
-since an error that all elements share takes all of them over.
+T3, the slope. The sum of w d y is zero on average unless out - y follows y. Allowed are what the bias s
+explains, one common relative error, twice the expected mean (most y may lie just below ties), and chance.
 
-Both allow for noise that is common to a row (a wrong sum that all its elements are divided by) or to a
-column: such a sum has as many independent terms as there are rows or columns, whichever is fewer. Where
-many elements are equal their roundings are, too, and these tests say nothing.
+Both allow for noise that is common to a row or a column, and say nothing where many elements are equal: then
+their roundings are, too.
 """
 
 from __future__ import annotations
@@ -49,25 +42,12 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A test over many elements and how it came out."""
+    """A test over many elements that failed, and what was measured and what allowed, in words."""
 
     test: str
     where: str
     """The part of the output: "in rows 32 to 47", "in [1, 3]", "in all of it"."""
     says: str
-    """What was measured and what allowed, in words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """What T2 and T3 found in one output."""
-
-    excesses: list[Excess]
-    """The tests that failed."""
-    energy: float
-    """T2: the largest energy in any part of the output, in units of what is allowed."""
-    slope: float
-    """T3: the slope of the mismatch, in units of what is allowed."""
 
 
 def expected_jumps(distance: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,9 +114,8 @@ class Mismatch:
         what of it moves single elements by more than `sigma`. Special values and elements near an overflow
         are not `usable`.
         """
-        ulp = torch.maximum(
-            ulp, (sigma + bias).div_(_MOST_NOISE)
-        )  # of zero among numbers it is next to nothing
+        # the ulp of zero among numbers is next to nothing
+        ulp = torch.maximum(ulp, (sigma + bias).div_(_MOST_NOISE))
         error = ((got - rounded) / ulp).clamp_(-_MOST_ULPS, _MOST_ULPS)
         value = torch.where(usable, y / ulp, 0.0)
         noise, systematic = sigma / ulp, bias / ulp
@@ -165,15 +144,23 @@ class Mismatch:
         self._variance += (weighted * weighted * random).sum()
         self._step = torch.maximum(self._step, weighted.max())
 
+    @property
+    def excesses(self) -> list[Excess]:
+        return [excess for excess, _ in (*self._energies, self._slope) if excess is not None]
+
+    @property
+    def energy(self) -> float:
+        """T2: the largest energy in any part of the output, in units of what is allowed."""
+        return max((ratio for _, ratio in self._energies), default=0.0)
+
+    @property
+    def slope(self) -> float:
+        """T3: the slope of the mismatch, in units of what is allowed."""
+        return self._slope[1]
+
     @functools.cached_property
-    def findings(self) -> Findings:
-        energies = [self._energy(scope, size) for scope, size in self._scopes()]
-        slope = self._slope()
-        return Findings(
-            excesses=[excess for excess, _ in (*energies, slope) if excess is not None],
-            energy=max((ratio for _, ratio in energies), default=0.0),
-            slope=slope[1],
-        )
+    def _energies(self) -> list[tuple[Excess | None, float]]:
+        return [self._energy(scope, size) for scope, size in self._scopes()]
 
     def _scopes(self) -> Iterator[tuple[str, int]]:
         """Yield what T2 looks at, "" (all of it), "head", "rows" or "columns", and the size of a block."""
@@ -219,6 +206,7 @@ class Mismatch:
         length = self._grid[scope == "columns"]
         return f"in {scope} {at * size} to {min((at + 1) * size, length) - 1}"
 
+    @functools.cached_property
     def _slope(self) -> tuple[Excess | None, float]:
         moment, square = float(self._of_rows[2].sum()), float(self._of_rows[3].sum())
         if square == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from pytest_cutile.correctness.compare.elements import (
     EQUALITY,
     Bound,
+    ComparedOutput,
     ElementComparison,
     GivenTolerance,
     differ,
@@ -29,19 +30,8 @@ from pytest_cutile.tensors.trees import map_leaves, named_tensors
 from pytest_cutile.verdicts import Reason
 
 _NEAR = 16.0
-"""Largest error, in units of the bound, that more runs with noise are made for: of honest kernels, with three
-runs, 2.4 was seen."""
+"""Largest error, in units of the bound, that more runs with noise are made for; honest kernels reach 2.4."""
 _OR = ", or, in other parts, "
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedOutput:
-    """One output with what it was compared with."""
-
-    name: str
-    out: torch.Tensor
-    exact: torch.Tensor
-    bound: Bound | GivenTolerance
 
 
 class OutputsComparison:
@@ -53,15 +43,15 @@ class OutputsComparison:
             name: ElementComparison(out, functools.partial(self.expected, name))
             for name, out in outputs.items()
         }
-        self.bounds: dict[str, str] = {}
-        """What was allowed, in words."""
         self.allowed = ""
         """What a given tolerance allows where right values are known exactly."""
         self.has_short_sums = False
         """Whether products may be summed in fewer bits than float32 has."""
         self.wholes: list[ComparedOutput] = []
         """Each output with its bound; none of outputs that were compared in parts."""
-        self._runs = runs
+        self.runs = runs
+        self._bases: dict[str, dict[str, None]] = defaultdict(dict)
+        """By output, how the bounds of its parts were derived, in words."""
         self._alternatives: dict[str, list[tuple[Part, torch.Tensor]]] = defaultdict(list)
         """By output, parts of it as they have to be beyond a discontinuity."""
         self._rounded: Counter[str] = Counter()
@@ -76,15 +66,16 @@ class OutputsComparison:
     @property
     def fails_nearly(self) -> bool:
         """Whether a derived bound might let pass what fails, if noise were measured better."""
-        if self._runs.terms.tolerance is not None or not self.failed:
+        if self.runs.terms.tolerance is not None or not self.failed:
             return False
+        failed = [(self.outputs[name], self.results[name]) for name in self.failed]
         return all(
-            self.outputs[name].dtype.is_floating_point and _is_near(self.results[name])
-            for name in self.failed
+            out.is_floating_point() and not result.pattern and result.worst and result.worst.error <= _NEAR
+            for out, result in failed
         )
 
     def exact(self, name: str) -> torch.Tensor:
-        return self._runs.exact(self.outputs)[name]
+        return self.runs.exact(self.outputs)[name]
 
     def expected(self, name: str) -> torch.Tensor:
         """Return what an output has to be: its exact values, or those beyond a discontinuity."""
@@ -95,7 +86,7 @@ class OutputsComparison:
             part.of(OUTPUT, exact).copy_(values)
         return exact
 
-    @property
+    @functools.cached_property
     def looser(self) -> float | None:
         """How many times the derived bound a given tolerance allows, in the median."""
         ratios = [ratio for ratio in self._ratios if ratio.numel()]
@@ -105,33 +96,40 @@ class OutputsComparison:
         return max(map(figure, self.results.values()), default=0.0)
 
     def add_part(self, part: Part, outputs: Any, title: str) -> None:
-        """Compare a part of all outputs. When this returns, all that it took for that is free again."""
-        terms = self._runs.terms
-        truth = self._runs.estimate(part)
+        """Compare a part of all outputs; what that took is free again afterwards."""
+        terms = self.runs.terms
+        truth = self.runs.estimate(part)
         bounds = Bounds(truth=truth, terms=terms)
-        title = title if part.is_whole else f"{title}, in one of {len(self._runs.parts)} parts of both,"
+        title = title if part.is_whole else f"{title}, in one of {len(self.runs.parts)} parts of both,"
         pairs = pair_outputs(
             part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None
         )
-        bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
-        compared = {name: (out, exact, bound_of[name][0]) for name, out, exact in pairs}
-        alternatives = bounds.beyond_discontinuities(self._runs.call.of(part), compared)
-        for name, (out, unrounded, bound) in compared.items():
-            whole = self.outputs[name]
-            exact = alternatives.get(name, unrounded)
-            if name in alternatives:
-                if isinstance(bound, Bound):
-                    self._alternatives[name].append((part, exact))
-                self._rounded[name] += int(differ(exact, unrounded).sum())
-            self.has_short_sums |= bounds.has_short_sums(out)
-            words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound_of[name][1]]
-            self.bounds[name] = _OR.join(dict.fromkeys(words))
-            if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
-                self._ratios += bounds.looseness(name, out, exact, bound, whole.numel())
-                self.allowed = self.allowed or bounds.lets_through(exact, bound)
-            self.results[name].add(out, exact, bound, part.position(whole))
-            if part.is_whole:
-                self.wholes.append(ComparedOutput(name=name, out=out, exact=exact, bound=bound))
+        compared = [
+            ComparedOutput(name=name, out=out, exact=exact, bound=bounds.of(name, out, self._elements(name)))
+            for name, out, exact in pairs
+        ]
+        alternatives = bounds.beyond_discontinuities(self.runs.call.of(part), compared)
+        for output in compared:
+            exact = alternatives.get(output.name, output.exact)
+            if output.name in alternatives:
+                if isinstance(output.bound, Bound):
+                    self._alternatives[output.name].append((part, exact))
+                self._rounded[output.name] += int(differ(exact, output.exact).sum())
+            self._add(part, replace(output, exact=exact), bounds)
+
+    def _elements(self, name: str) -> int:
+        return self.outputs[name].numel()
+
+    def _add(self, part: Part, output: ComparedOutput, bounds: Bounds) -> None:
+        name, bound = output.name, output.bound
+        self.has_short_sums |= bounds.has_short_sums(output.out)
+        self._bases[name][bound.basis] = None
+        if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
+            self._ratios += bounds.looseness(output, bound, self._elements(name))
+            self.allowed = self.allowed or bounds.lets_through(output.exact, bound)
+        self.results[name].add(output.out, output.exact, bound, part.position(self.outputs[name]))
+        if part.is_whole:
+            self.wholes.append(output)
 
     @property
     def overflowed(self) -> tuple[str, ...]:
@@ -143,21 +141,24 @@ class OutputsComparison:
             if result.overflowed
         )
 
-    def complete_bounds(self) -> None:
-        """Say in the bounds what all parts together have shown."""
-        for name, out in self.outputs.items():
-            if self._rounded[name]:
-                self.bounds[name] += f", {self._rounded[name]:,} of them as rounding makes them"
-            if out.dtype.is_floating_point and self.looser is not None:
-                self.bounds[name] += f"; it allows {self.looser:.3g} times as much (median over elements)"
-            if out.dtype.is_floating_point and self.allowed:
-                self.bounds[name] += f"; it allows {self.allowed} (median over elements)"
+    def bound(self, name: str) -> str:
+        text = _OR.join(self._bases[name])
+        if self._rounded[name]:
+            text += f", {self._rounded[name]:,} of them as rounding makes them"
+        if not self.outputs[name].is_floating_point():
+            return text
+        if self.looser is not None:
+            text += f"; it allows {self.looser:.3g} times as much (median over elements)"
+        return f"{text}; it allows {self.allowed} (median over elements)" if self.allowed else text
 
 
 def compare_outputs(
-    outputs: Any, runs: ReferenceRuns, *, title: str, may_refine: bool = True
+    outputs: Any, runs: ReferenceRuns, *, title: str = "", may_refine: bool = True
 ) -> OutputsComparison:
-    """Compare all outputs of a launch with the reference, which runs more often where a bound may decide."""
+    """Compare all outputs of a launch with the reference, which runs more often where a bound may decide.
+
+    `title` begins the message about outputs that cannot be compared.
+    """
     if not runs.terms.wide:
         outputs = floats_as(torch.float32, outputs)
     outs = dict(named_tensors(outputs, OUTPUT))
@@ -167,12 +168,7 @@ def compare_outputs(
         for part in runs.parts:
             comparison.add_part(part, outputs, title)
         if not (may_refine and comparison.fails_nearly and runs.refine()):
-            comparison.complete_bounds()
             return comparison
-
-
-def _is_near(result: ElementComparison) -> bool:
-    return not result.pattern and result.worst is not None and result.worst.error <= _NEAR
 
 
 def floats_as(dtype: torch.dtype, result: Any) -> Any:

@@ -1,26 +1,21 @@
 """Alternative results at discontinuities: what a reference also returns when its operands are rounded.
 
-A quantised value that lies at a tie, or the index of the largest of two that are almost equal, is another one
-for a kernel that computes in float32. What differs from the reference is right nevertheless if the reference
-itself returns it where its intermediate results are moved, by no more than T1 would let them be off. That is
-tried for the elements that differ, and only if there are any. Inputs stay what they are: what is computed
-from them exactly (the largest of them, a comparison with one) depends on no rounding.
-
-The same goes for floats beyond a discontinuity, such as quantised values that are scaled again: an element
-that is outside of its bound is right if it is inside where the reference's value jumps to. It has to jump:
-for continuous references nothing is more lenient.
+A quantised value at a tie, or the index of the larger of two values that are almost equal, is right if the
+reference itself returns it where its intermediate results are moved, by no more than T1 would let them be
+off. Inputs stay what they are. A float beyond a discontinuity, such as a quantised value that is scaled
+again, is right if it is within the bound of where the reference's value jumps to.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, differ
+from pytest_cutile.correctness.compare.elements import Bound, ComparedOutput, differ
 from pytest_cutile.correctness.error_model.discontinuities import ReplayDecisions
 from pytest_cutile.correctness.error_model.injection import (
     AccumulationNoise,
@@ -74,23 +69,22 @@ class _IntermediateNoise(AccumulationNoise):
 class Unexplained:
     """Elements of an output that differ from the reference, and what is right as far as is known."""
 
-    def __init__(self, out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> None:
-        self._out = out.reshape(-1)
-        self._shape = exact.shape
-        self._right = exact.clone().reshape(-1)
-        self._target = bound.target or FLOAT64
+    def __init__(self, output: ComparedOutput) -> None:
+        self.output = output
+        self._right = output.exact.clone().reshape(-1)
+        self._target = output.bound.target or FLOAT64
         self._within: torch.Tensor | None = None
         """How far floats may be off before they are rounded to the target; None: integers."""
-        if isinstance(bound, Bound):
-            self.at, self._within = bound.outside(out, exact)
+        if isinstance(output.bound, Bound):
+            self.at, self._within = output.bound.outside(output.out, output.exact)
         else:
-            self.at = differ(out, exact).reshape(-1).nonzero().flatten()
+            self.at = differ(output.out, output.exact).reshape(-1).nonzero().flatten()
 
     def explain(self, moved: torch.Tensor) -> None:
         """Accept the values of a run with noise where they explain the kernel's."""
-        if moved.shape != self._shape:
+        if moved.shape != self.output.exact.shape:
             return
-        values, got = _pick(moved.reshape(-1), self.at), _pick(self._out, self.at)
+        values, got = (_pick(whole.reshape(-1), self.at) for whole in (moved, self.output.out))
         if self._within is None:
             explained = ~differ(got, values)
         else:
@@ -104,21 +98,21 @@ class Unexplained:
         self.at = self.at[~explained]
 
     def result(self) -> torch.Tensor:
-        return self._right.reshape(self._shape)
+        return self._right.reshape(self.output.exact.shape)
 
 
 def explain_by_noise(
     call: ReferenceCall,
-    left: Mapping[str, Unexplained],
+    differing: Sequence[Unexplained],
     *,
     truth: ReferenceEstimate,
     terms: Terms,
     model: ErrorModel,
     sizes: Sequence[float],
 ) -> None:
-    """Explain elements, by the name of their output and in place, by what the reference returns with noise.
+    """Explain elements, in place, by what the reference returns with noise of these `sizes` in turn.
 
-    `model` is that of float32 accumulation for all of them together; noise has these `sizes` in turn.
+    `model` is that of float32 accumulation for all of them together.
     """
     variance = model.accumulation_variance + model.operand_variance + model.value_variance
     # how far intermediate results may be off, in units of float32's unit roundoff
@@ -135,15 +129,15 @@ def explain_by_noise(
             lambda run, size: PolicyNoise(run, terms.policy, scale=size * model.sigmas, equally=True)
         )
     for run in range(ROUNDS):
-        before = sum(output.at.numel() for output in left.values())
+        before = sum(output.at.numel() for output in differing)
         # the same noise with both signs, so that a value at a tie falls to both sides
         for make, sign in itertools.product(makers, (1, -1)):
             noise = make(run, sign * sizes[run % len(sizes)])
             result = call.run(ReplayDecisions(noise, truth.observed.exact_decisions))
             moved = dict(named_tensors(result, OUTPUT))
-            for name, output in left.items():
-                output.explain(moved[name])
-        unexplained = sum(output.at.numel() for output in left.values())
+            for output in differing:
+                output.explain(moved[output.output.name])
+        unexplained = sum(output.at.numel() for output in differing)
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from pytest_cutile.correctness.compare.elements import (
     EQUALITY,
     Bound,
+    ComparedOutput,
     GivenTolerance,
     blocks,
     compare,
@@ -38,15 +39,14 @@ from pytest_cutile.tensors.trees import tensors_in
 
 _HOPPER = 9
 SAMPLE = 1 << 16
-"""Elements of a block, evenly spaced, whose bounds are compared: enough for a median."""
+"""Elements of a block, evenly spaced, whose bounds are compared."""
 TORCH_DEFAULTS = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
     "float32": (1.3e-6, 1e-5),
     "float64": (1e-7, 1e-7),
 }
-"""rtol and atol of `torch.testing.assert_close` by dtype, as documented for torch 2.13 (it has none for 8-bit
-floats); its table has no public name."""
+"""rtol and atol of `torch.testing.assert_close`, as documented for torch 2.13 (none for 8-bit floats)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,32 +56,30 @@ class Bounds:
     truth: ReferenceEstimate
     terms: Terms
 
-    def of(self, name: str, out: torch.Tensor, elements: int) -> tuple[Bound | GivenTolerance, str]:
-        """Return the bound of (a part of) an output of `elements`, and its description."""
+    def of(self, name: str, out: torch.Tensor, elements: int) -> Bound | GivenTolerance:
+        """Return the bound of (a part of) an output of `elements`."""
         target = format_of(out.dtype)
         if target is None:
             return self._of_integers(out)
         if self.terms.tolerance is None:
             return self._derive(name, out, target, elements)
         rtol, atol = self.terms.tolerance
-        given = GivenTolerance(rtol=rtol, atol=atol, target=target)
-        return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
+        basis = f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
+        return GivenTolerance(rtol=rtol, atol=atol, target=target, basis=basis)
 
-    def _of_integers(self, out: torch.Tensor) -> tuple[GivenTolerance, str]:
+    def _of_integers(self, out: torch.Tensor) -> GivenTolerance:
         atol = 0.0 if self.terms.tolerance is None else math.floor(self.terms.tolerance[1])
         if atol < 1 or out.dtype == torch.bool:
-            return EQUALITY, "equal (integers and bool)"
+            return EQUALITY
         basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
-        return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
+        return GivenTolerance(rtol=0.0, atol=atol, target=None, basis=basis)
 
     def beyond_discontinuities(
-        self,
-        call: ReferenceCall,
-        outputs: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound | GivenTolerance]],
+        self, call: ReferenceCall, outputs: Sequence[ComparedOutput]
     ) -> dict[str, torch.Tensor]:
         """Return the right values of outputs that differ from exact ones as roundings may let them.
 
-        `outputs` are given with exact values and bound. With a given tolerance there are none.
+        There are none of outputs with a given tolerance.
         """
         inputs = tensors_in(call.arguments)
         if not any(tensor.dtype.is_floating_point or tensor.is_complex() for tensor in inputs):
@@ -90,17 +88,19 @@ class Bounds:
             return {}
         right: dict[str, torch.Tensor] = {}
         for is_float, sizes in ((False, SIZES), (True, SIZES_OF_FLOATS)):
-            left = {
-                name: Unexplained(out, exact, bound)
-                for name, (out, exact, bound) in outputs.items()
-                if (isinstance(bound, Bound) if is_float else bound is EQUALITY)
-            }
-            left = {name: output for name, output in left.items() if output.at.numel()}
-            if left:
-                outs = [outputs[name][0] for name in left]
-                model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
-                explain_by_noise(call, left, truth=self.truth, terms=self.terms, model=model, sizes=sizes)
-                right |= {name: output.result() for name, output in left.items()}
+            differing = [
+                unexplained
+                for output in outputs
+                if (isinstance(output.bound, Bound) if is_float else output.bound is EQUALITY)
+                if (unexplained := Unexplained(output)).at.numel()
+            ]
+            if differing:
+                elements = sum(unexplained.output.out.numel() for unexplained in differing)
+                model = self._model(FLOAT32, differing[0].output.out, elements)
+                explain_by_noise(
+                    call, differing, truth=self.truth, terms=self.terms, model=model, sizes=sizes
+                )
+                right |= {unexplained.output.name: unexplained.result() for unexplained in differing}
         return right
 
     @property
@@ -118,10 +118,10 @@ class Bounds:
             fast_acc=self.terms.policy.fast_acc,
         )
 
-    def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
+    def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> Bound:
         if self._is_exact:
-            bound = Bound(target=target, model=EXACT, accumulation=Spread.none(out))
-            return bound, "correctly rounded: all products and sums of these inputs are exact"
+            basis = "correctly rounded: all products and sums of these inputs are exact"
+            return Bound(target=target, model=EXACT, accumulation=Spread.none(out), basis=basis)
         accumulation = accumulation_of(target)
         model = self._model(accumulation, out, elements)
         basis = f"derived from reduction={self.terms.reduction}, {accumulation.name} accumulation"
@@ -131,7 +131,7 @@ class Bounds:
             basis += f", {self.terms.policy}"
         if self.truth.observed.rounds_to:
             basis += f", a reference that itself rounds to {', '.join(self.truth.observed.rounds_to)}"
-        bound = Bound(
+        return Bound(
             target=target,
             model=model,
             accumulation=self.truth.accumulation.get(name) or Spread.none(out),
@@ -139,8 +139,8 @@ class Bounds:
             policy=self.truth.policy.get(name),
             common=math.sqrt(model.value_variance) * model.unit + self._shared_error(name),
             common_of_operands=self._common_of_operands(name),
+            basis=basis,
         )
-        return bound, basis
 
     def has_short_sums(self, out: torch.Tensor) -> bool:
         """Return whether products may be summed in fewer bits than float32 has, on the device of `out`."""
@@ -151,9 +151,9 @@ class Bounds:
     def _shared_error(self, name: str) -> float:
         """Return the relative error that all elements may share besides that of a few float32 roundings.
 
-        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
-        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2;
-        of operands and results that lie too close together for that, it was measured.
+        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most,
+        which is u^2 if f falls no faster than x^-3; of operands and results that lie too close together for
+        that, it was measured.
         """
         rounded = [self.terms.operands] if name in self.truth.operands else []
         rounded += [] if self.terms.policy.mid is None else [self.terms.policy.mid]
@@ -163,9 +163,7 @@ class Bounds:
     def _common_of_operands(self, name: str) -> float:
         return self.truth.observed.common_rounding if name in self.truth.operands else 0.0
 
-    def looseness(
-        self, name: str, out: torch.Tensor, exact: torch.Tensor, given: GivenTolerance, elements: int
-    ) -> list[torch.Tensor]:
+    def looseness(self, output: ComparedOutput, given: GivenTolerance, elements: int) -> list[torch.Tensor]:
         """Return how many times the derived bound a given tolerance allows, of some elements.
 
         Empty for integers, and where the reference returned no float64 to derive a bound from. Allowed is the
@@ -173,12 +171,12 @@ class Bounds:
         """
         if given.target is None or not self.truth.accumulation:
             return []
-        bound, _ = self._derive(name, out, given.target, elements)
-        truth = matrix_view(exact)
+        bound = self._derive(output.name, output.out, given.target, elements)
+        truth = matrix_view(output.exact)
         ratios = []
-        for rows, columns in blocks(truth):
-            y = truth[rows, columns]
-            _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
+        for block in blocks(truth):
+            y = truth[block]
+            _, lowest, highest = bound.interval(y, *bound.noise(y, *block))
             ratio = given.allowed(y).div_(torch.maximum(highest - y, y - lowest)).flatten()
             ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
             ratios.append(ratio[ratio.isfinite()])

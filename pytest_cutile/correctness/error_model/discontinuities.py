@@ -1,13 +1,11 @@
 """Discontinuities of a reference (comparisons, rounding, argmax), and the decisions it takes at them.
 
-Noise takes an operand over a discontinuity where a kernel's rounding may do so as well. It must not where the
-kernel has the very same number: an input that is quantised, sums of small whole numbers that are compared. So
-runs with noise replay recorded decisions:
+Noise must not take an operand over a discontinuity where a kernel has the very same number, such as an input
+that is quantised. So runs with noise replay recorded decisions:
 
-- of the exact run, where the operands are exact (`Observer.exact_decisions`);
-- else of a run with noise whose inputs are not moved. The noise of inputs stands for roundings that a
-  reference does not show (x - max(x), as a kernel may write it, has some of x); what is selected or quantised
-  among the inputs themselves depends on none.
+- of the exact run, where the operands are exact (`ReferenceObserver.exact_decisions`);
+- else of a run with noise whose inputs are not moved: what is selected or quantised among the inputs
+  themselves depends on no rounding.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class DecisionNoise(AccumulationNoise):
 
 
 class ReplayDecisions(Injector):
-    """Runs a reference as `injector` does, replays `known` decisions, and records all if it is to."""
+    """Runs a reference as `injector` does and replays `known` decisions; `record` keeps all."""
 
     def __init__(self, injector: Injector, known: Decisions, *, record: bool = False) -> None:
         self.decisions: Decisions = {}

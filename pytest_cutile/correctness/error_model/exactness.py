@@ -1,14 +1,13 @@
 """What an exact run of a reference shows: what is in it, what gets rounded, and what is exact.
 
-What is exact in a kernel's arithmetic, too, excuses no error: products and sums of small integers. Each
-partial sum, in whatever order it is formed, is an integer that the accumulator holds. A kernel then has to
-return the correctly rounded result, bit by bit.
+Products and sums of small integers are exact in a kernel's arithmetic, too: each partial sum, in whatever
+order it is formed, is an integer that the accumulator holds. The result then has to be correctly rounded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -58,7 +57,7 @@ _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
 
-class Observer(Injector):
+class ReferenceObserver(Injector):
     """Notes what there is in an exact run: products, exponentials, discontinuities, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
@@ -139,8 +138,8 @@ class Observer(Injector):
     def _has_exact(self, tensor: torch.Tensor) -> bool:
         """Say whether a kernel has the numbers of a tensor, too, without any rounding.
 
-        It has inputs, and what is moved, selected, compared or converted of them; sums of small whole
-        numbers; and elementwise results that float32 holds. Other tensors it has if they hold no floats.
+        It has inputs, what is moved, selected, compared or converted of them, sums of small whole numbers,
+        elementwise results that float32 holds, and tensors that hold no floats.
         """
         known = self._known.get(_memory(tensor))
         if known is None and (tensor.dtype.is_floating_point or tensor.is_complex()):
@@ -148,7 +147,6 @@ class Observer(Injector):
         return known is not False
 
     def _keeps_exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-        """Say whether what an operator makes of exact operands is exact."""
         name = base_name(func)
         floats = [tensor for tensor in tensors_in(result) if tensor.dtype.is_floating_point]
         if not floats or is_view(func) or name in _DECIDED:
@@ -180,17 +178,20 @@ def add_exactly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operan
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    return all(bool((part == part.round()).all()) for part in torch.split(tensor.reshape(-1), CHUNK))
+    return _is_unchanged(tensor, torch.round)
+
+
+def _is_held(tensor: torch.Tensor) -> bool:
+    """Say whether float32 holds all elements."""
+    return not tensor.is_complex() and _is_unchanged(tensor, torch.Tensor.float)
+
+
+def _is_unchanged(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    return all(bool((part == change(part)).all()) for part in torch.split(tensor.reshape(-1), CHUNK))
 
 
 def _memory(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-def _is_held(tensor: torch.Tensor) -> bool:
-    if tensor.is_complex():
-        return False
-    return all(bool((part == part.float()).all()) for part in torch.split(tensor.reshape(-1), CHUNK))
 
 
 def _is_power_of_two(value: Any) -> bool:
@@ -212,9 +213,8 @@ def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
     """Return the relative error that all elements have in common when they are rounded to `target`.
 
     Where values lie close together, such as the probabilities of almost equal scores, their roundings have
-    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
-    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
-    by their squares, as far as that is more than chance.
+    one sign. Kernels scale them differently: it is the largest over an octave of scales, in the mean over the
+    elements weighted by their squares, as far as that is more than chance.
     """
     flat = tensor.reshape(-1)
     flat = flat[:: flat.numel() // _SAMPLE | 1]
@@ -235,8 +235,7 @@ def _sigmoid(x: torch.Tensor) -> torch.Tensor:
 class IntermediateRounding(Injector):
     """Rounds intermediate results to `target`, and measures what that gives all elements in common.
 
-    Results of rounded operands lie on few values, as those of a kernel do. Functions that a kernel writes as
-    several operations, x sigmoid(x) for one, round within, too.
+    Functions that a kernel writes as several operations, x sigmoid(x) for one, round within, too.
     """
 
     def __init__(self, target: FloatFormat) -> None:

@@ -40,6 +40,7 @@ CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
 _MOST_SOURCES = 1 << 20
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
+_WIDER: dict[Any, torch.dtype] = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 class Injector:
@@ -54,11 +55,16 @@ class Injector:
 
 
 class Calls(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
-    """Shows an injector every operator that runs."""
+    """Shows an injector every operator that runs.
+
+    `x.float()`, which references say to be more precise than 16 bits, makes float64.
+    """
 
     def __init__(self, injector: Injector) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._injector = injector
+        self.paused = False
+        """Whether operators run unseen."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -67,16 +73,21 @@ class Calls(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ig
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        return self._injector.call(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        if (wide := _WIDER.get(kwargs.get("dtype"))) is not None:
+            kwargs = {**kwargs, "dtype": wide}
+        return self._injector.call(func, args, kwargs)
 
 
 class OperandNoise(Injector):
     """Rounds operands of matrix products, by `scale` roundings, in the direction of a grid that shifts.
 
     Each run rounds multiples of the operands, by a factor of its own. So equal values are rounded equally,
-    those that lie far apart independently, and those that lie closer together than two numbers of the format
-    in one direction, as a kernel rounds them: their errors add up in a sum. In every second run the errors
-    are those of the rounding, which loses what such values differ by; in the others they are equally large.
+    and those that lie closer together than two numbers of the format in one direction, as a kernel rounds
+    them: their errors add up in a sum. In every second run the errors are those of the rounding, which loses
+    what such values differ by; in the others they are equally large.
     """
 
     def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
@@ -141,23 +152,7 @@ class AccumulationNoise(Injector):
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
         if name in SENSITIVE:
-            if writes_in_place(func):
-                args[0].copy_(self._noisy(args[0]))
-                args = (args[0], *map_tensors(self._noisy, args[1:]))
-            else:
-                args = map_tensors(self._noisy, args)
-            result = func(*args, **kwargs)
-            if name in LOGARITHMIC:
-                # of the sum inside, whose relative error is an absolute one of its logarithm
-                sums = args[1] if name == "_log_softmax" else None
-                unit = self._next_unit()
-                result = on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
-            if name not in FUNCTIONS:
-                return result
-            if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
-                result = result + (self._noisy(args[0]) - args[0]) / 2
-            result = on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
-            return on_result(func, args, result, self._noisy_where_rounded)
+            return self._call_sensitive(func, args, kwargs)
         if is_opaque(func, args):
             return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
@@ -165,11 +160,28 @@ class AccumulationNoise(Injector):
             return result
         return on_result(func, args, result, self._noisy_where_rounded)
 
-    def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator of which only its operands and results are seen.
+    def _call_sensitive(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = base_name(func)
+        if writes_in_place(func):
+            args[0].copy_(self._noisy(args[0]))
+            args = (args[0], *map_tensors(self._noisy, args[1:]))
+        else:
+            args = map_tensors(self._noisy, args)
+        result = func(*args, **kwargs)
+        if name in LOGARITHMIC:
+            # of the sum inside, whose relative error is an absolute one of its logarithm
+            sums = args[1] if name == "_log_softmax" else None
+            unit = self._next_unit()
+            result = on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
+        if name not in FUNCTIONS:
+            return result
+        if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
+            result = result + (self._noisy(args[0]) - args[0]) / 2
+        result = on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
+        return on_result(func, args, result, self._noisy_where_rounded)
 
-        What it rounds inside is taken to be what PyTorch's own float32 rounds, of the same operands.
-        """
+    def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator that is taken to round inside what PyTorch's own float32 does, of the operands."""
         result = func(*args, **kwargs)
         short = map_tensors(lambda tensor: tensor.float() if is_float64(tensor) else tensor, args)
         try:
@@ -211,30 +223,16 @@ class AccumulationNoise(Injector):
         return tensor + torch.complex(self._by(size, unit) - size, self._by(size, unit) - size)
 
     def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
-        """Return the result of a function, where it is no normal float32 at random 0 or twice as large.
+        """Return a function's result, where it is no normal float32 at random 0 or twice as large.
 
-        Such numbers are held to fewer bits, or flushed to zero by exp2.approx.ftz and its like (PTX ISA), and
-        what a kernel multiplies them with may be large: silu(x) is x sigmoid(x).
+        exp2.approx.ftz and its like flush such numbers to zero (PTX ISA).
         """
-        least = math.ldexp(1.0, FLOAT32.min_exponent)
-
-        def flush(values: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
-            limit = arguments[0].abs().add_(1.0).mul_(least) if arguments else least
-            return torch.where(values.abs() < limit, self._by(values, 1.0), values)
-
-        if not is_float64(result):
-            return result
-        if not is_float64(given) or given.shape != result.shape:
-            return flush(result)
-        return _in_chunks(flush, result, given)
+        return _where_small(result, given, FLOAT32, lambda values, _: self._by(values, 1.0))
 
     def _next_unit(self) -> float:
-        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
-
-        Multiples of an irrational number are evenly spread between whole ones, and near ones are far apart;
-        the runs have different numbers, so that two sources are not alike in all of them.
-        """
+        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it."""
         self.sources += 1
+        # evenly spread; other numbers in other runs, so that two sources are not alike in all of them
         part = math.modf(self.sources * _IRRATIONAL[self.run % len(_IRRATIONAL)])[0]
         return (0.75 + 0.5 * part) * self.scale * self.rounding.unit_roundoff
 
@@ -267,8 +265,7 @@ class AccumulationNoise(Injector):
 class PolicyNoise(AccumulationNoise):
     """Moves what a kernel's policy says is rounded or approximate: intermediate results, exponentials.
 
-    With `exact`, only what the policy rounds makes an error: results of products may need no rounding, and
-    their operands measure the partial sums, as they do for sums.
+    `exact` says that nothing else makes an error: then the operands of products measure partial sums.
     """
 
     moves_inputs = False  # they are no intermediate results
@@ -302,22 +299,12 @@ class PolicyNoise(AccumulationNoise):
         return result
 
     def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
-        """Return the result of a function, where it is small for `mid` with errors of its smallest numbers.
-
-        What a kernel multiplies them with may be large: silu(x) is x sigmoid(x).
-        """
+        """Return a function's result, where it is small for `mid` with errors of the smallest numbers."""
+        unit = self.scale * self.rounding.unit_roundoff
         result = super()._perhaps_flushed(result, given)
-        least = math.ldexp(1.0, self.rounding.min_exponent)
-
-        def move(values: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
-            limit = least * (1.0 + arguments[0].abs()) if arguments else torch.full_like(values, least)
-            error = self._by(limit, self.scale * self.rounding.unit_roundoff) - limit
-            return torch.where(values.abs() < limit, values + error, values)
-
-        if not is_float64(result):
-            return result
-        same_shape = is_float64(given) and given.shape == result.shape
-        return _in_chunks(move, result, *([given] if same_shape else []))
+        return _where_small(
+            result, given, self.rounding, lambda values, least: values + (self._by(least, unit) - least)
+        )
 
     def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         return self._by(tensor, unit) if is_float64(tensor) else tensor
@@ -366,6 +353,29 @@ def _in_chunks(
     for place, *values in zip(*flat, strict=True):
         place.copy_(function(*values))
     return result
+
+
+def _where_small(
+    result: torch.Tensor,
+    given: Any,
+    target: FloatFormat,
+    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Return a function's result, changed where it is less than `least`, the least normal number of `target`.
+
+    `change` gets values and `least`, which is 1 + |x| times as large for a function of x, the elements of
+    `given`: a kernel may multiply by x, as in silu(x) = x sigmoid(x).
+    """
+    if not is_float64(result):
+        return result
+    normal = math.ldexp(1.0, target.min_exponent)
+
+    def where_small(values: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
+        least = torch.full_like(values, normal) if x is None else x.abs().add_(1.0).mul_(normal)
+        return torch.where(values.abs() < least, change(values, least), values)
+
+    is_elementwise = is_float64(given) and given.shape == result.shape
+    return _in_chunks(where_small, result, *([given] if is_elementwise else []))
 
 
 def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:

@@ -3,15 +3,13 @@
 The reference runs a few more times, each time with noise of one rounding:
 
 - *accumulation* noise, u = 2^-24: on the inputs, on the operands of sums and transcendental functions, and
-  on every intermediate result that float32 does not hold exactly. Exact values stay exact, so that masks
-  and counts still compare equal.
+  on every intermediate result that float32 does not hold exactly.
 - *operand* noise: on operands of matrix products that the tensor core's input dtype does not hold, such as
-  the probabilities of attention, which a kernel has to round to float16 before it multiplies them. Equal
-  values get equal noise, as they would round equally. Without such operands these runs are left out.
+  the probabilities of attention.
 - *policy* noise: on what a kernel's numerics policy rounds more (`mid`) or approximates (`exp_error`).
-  Under the float32 policy these runs are left out.
 
-What the reference computes outside torch (numpy) only sees the noise on the inputs.
+Runs that would move nothing are left out. What a reference computes outside torch (numpy) only sees the noise
+on the inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.error_model.discontinuities import DecisionNoise, ReplayDecisions
-from pytest_cutile.correctness.error_model.exactness import IntermediateRounding, Observer
+from pytest_cutile.correctness.error_model.exactness import IntermediateRounding, ReferenceObserver
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
     AccumulationNoise,
@@ -41,9 +39,8 @@ from pytest_cutile.tensors.trees import have_same_bits, named_tensors, tensors_i
 
 _FLOAT32_POLICY = NumericsPolicy()
 RUNS = (3, 12, 48)
-"""Noisy runs for each of the kinds. Results are pooled over rows and columns, so a few are enough for most
-elements. In an element that is like no other in its row and column, two sources may cancel in three runs: an
-output that fails near its bound is compared again with more (`ReferenceRuns.refine`)."""
+"""Noisy runs of each kind. Results are pooled over rows and columns, so a few are enough for most elements;
+an output that fails near its bound is compared again with more (`ReferenceRuns.refine`)."""
 SMALL_OUTPUT = 256
 """Outputs of fewer elements have little to pool over, and cost little: they begin with the second number."""
 _LARGEST = 1e150
@@ -63,12 +60,11 @@ class ReferenceEstimate:
     """The same for what the numerics policy allows besides; empty when that is nothing."""
     policy_common: float
     """Relative error that roundings to the policy's `mid` may give all elements in common."""
-    observed: Observer
+    observed: ReferenceObserver
     is_fixed: bool
-    """Whether it returns the same whatever its arguments are, as far as noise on them can tell."""
+    """Whether it returns the same whatever noise its arguments have."""
     exact: bool
-    """Whether all that it computes is exact in float32, too, so that a kernel has to be, as far as its policy
-    rounds nothing."""
+    """Whether all that it computes is exact in float32, too."""
     repeats: int
     """How often it ran with noise of each kind."""
     runs: int
@@ -83,7 +79,7 @@ def estimate(
     repeats: int = RUNS[0],
 ) -> ReferenceEstimate:
     """Run a reference once exactly, then at least `repeats` times with noise; raise ReferenceFailed."""
-    observed = Observer(operands)
+    observed = ReferenceObserver(operands)
     outputs = call.run(observed)
     if observed.draws_numbers and not have_same_bits(outputs, call.run()):
         raise ReferenceFailed(
@@ -103,8 +99,7 @@ def estimate(
         if observed.has_inexact_operands:
             # the terms of a product may cancel in its value, and the noise of its operands does not
             of_operands = noise.measure(lambda run: OperandNoise(run, operands), proportional=False)
-        if policy.is_noise:
-            of_policy = noise.measure(lambda run: PolicyNoise(run, policy, exact=exact))
+        of_policy = noise.measure_policy(policy, exact=exact)
     return ReferenceEstimate(
         outputs=outputs,
         accumulation=accumulation,
@@ -120,10 +115,7 @@ def estimate(
 
 
 class ReferenceRuns:
-    """Runs a reference when its values are needed, and keeps those of the whole for all launches.
-
-    The values of a part are not kept: a case is cut so that they need not fit into memory together.
-    """
+    """Runs a reference when its values are needed, and keeps those of the whole for all launches."""
 
     def __init__(self, call: ReferenceCall, parts: Sequence[Part], terms: Terms) -> None:
         self.call = call
@@ -152,10 +144,11 @@ class ReferenceRuns:
         """Return the runs under another policy; of the whole, what the policy does not change is kept."""
         others = ReferenceRuns(self.call, self.parts, replace(self.terms, policy=policy))
         others._exact = self._exact
-        if self.whole is not None:
+        if (truth := self.whole) is not None:
+            noise = _Noise(self.call, truth.outputs, truth.observed, RUNS[0])
             others.whole = replace(
-                self.whole,
-                policy=_measure_policy(self.call, self.whole, policy),
+                truth,
+                policy=noise.measure_policy(policy, exact=truth.exact),
                 policy_common=_common_to_results(self.call, policy),
             )
         return others
@@ -195,16 +188,6 @@ class ReferenceRuns:
         return self._exact
 
 
-def _measure_policy(
-    call: ReferenceCall, truth: ReferenceEstimate, policy: NumericsPolicy
-) -> Mapping[str, Spread]:
-    """Return how far noise of a policy moves the outputs of a reference that was estimated."""
-    if not policy.is_noise:
-        return {}
-    noise = _Noise(call, truth.outputs, truth.observed, RUNS[0])
-    return noise.measure(lambda run: PolicyNoise(run, policy, exact=truth.exact))
-
-
 def _common_to_results(call: ReferenceCall, policy: NumericsPolicy) -> float:
     """Return the relative error that rounding intermediate results to `mid` may give all elements."""
     if policy.mid is None:
@@ -215,12 +198,10 @@ def _common_to_results(call: ReferenceCall, policy: NumericsPolicy) -> float:
 
 
 def _floats(outputs: Any) -> dict[str, torch.Tensor]:
-    return {
-        name: tensor for name, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
-    }
+    return {name: tensor for name, tensor in named_tensors(outputs, OUTPUT) if tensor.is_floating_point()}
 
 
-def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: ReferenceCall) -> bool:
+def _is_fixed(observed: ReferenceObserver, spreads: Mapping[str, Spread], call: ReferenceCall) -> bool:
     """Say whether a reference computed nothing, and returned the same whatever noise its arguments had."""
     if observed.computes or not spreads or any(bool(spread.elements.any()) for spread in spreads.values()):
         return False
@@ -231,7 +212,7 @@ def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: Reference
 class _Noise:
     """Runs a reference with noise, and measures how far that moves its outputs."""
 
-    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer, repeats: int) -> None:
+    def __init__(self, call: ReferenceCall, outputs: Any, observed: ReferenceObserver, repeats: int) -> None:
         self.runs = 0
         self._call = call
         self._exact = {name: matrix_view(tensor) for name, tensor in _floats(outputs).items()}
@@ -275,14 +256,21 @@ class _Noise:
             for name, total in totals.items()
         }
 
+    def measure_policy(self, policy: NumericsPolicy, *, exact: bool) -> dict[str, Spread]:
+        """Measure what a policy allows; `exact` says that a reference rounds nothing without it."""
+        return self.measure(lambda run: PolicyNoise(run, policy, exact=exact)) if policy.is_noise else {}
+
     def _run(self, noise: Injector, decision_noise: Injector | None) -> Any:
         """Run with noise, replaying exact decisions and those of a run with `decision_noise`."""
+        if not self._observed.has_discontinuities:
+            return self._call_with(noise)
         decisions = self._observed.exact_decisions
-        if self._observed.has_discontinuities and decision_noise is not None:
+        if decision_noise is not None:
             recording = ReplayDecisions(decision_noise, decisions, record=True)
-            self.runs += 1
-            self._call.run(recording)
+            self._call_with(recording)
             decisions = recording.decisions
+        return self._call_with(ReplayDecisions(noise, decisions))
+
+    def _call_with(self, injector: Injector) -> Any:
         self.runs += 1
-        has_discontinuities = self._observed.has_discontinuities
-        return self._call.run(ReplayDecisions(noise, decisions) if has_discontinuities else noise)
+        return self._call.run(injector)

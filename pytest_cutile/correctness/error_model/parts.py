@@ -1,16 +1,8 @@
 """A large case in parts, checked one after the other: its reference need not fit into memory as a whole.
 
-Along which axes arguments and outputs may be cut is declared (`independent` of `check_kernel`), not guessed:
-
-    {"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}
-
-names the dimensions of a matrix product: rows of A and of the output can be cut alike, and columns of B and
-of the output. The form is that of `jax.sharding.PartitionSpec`. Whole stay dimensions that are None or left
-out at the end, arguments that are left out, and dimensions of length 1, which are broadcast. Names of
-optional arguments that a call has not say nothing.
-
-A reference that has a parameter `origin` is told where a part lies: the index in the whole of the first
-element of each tensor, by argument (`{"a": (512, 0), "b": (0, 1024)}`). It is not given for the whole.
+`CheckOptions.independent` names the axes along which arguments and outputs may be cut, in the form of
+`jax.sharding.PartitionSpec`. Whole stay dimensions that are None or left out at the end, arguments that are
+left out, and dimensions of length 1, which are broadcast. Names of arguments that a call has not say nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +25,7 @@ OUTPUT = "output"
 PART_ELEMENTS = 1 << 21
 """Elements of inputs and outputs from which a case is cut: of 16 MiB each as float64 there may be a dozen."""
 MOST_PARTS = 16
-"""A reference costs some thousand launches of torch's kernels for each part, however small; so parts of a
-larger case are larger. Four times as many took 1.2 to 5 times as long and 0.1 to 1.2 of a case's tensors less
-memory (five kernels on an H200)."""
+"""A reference costs some thousand launches of torch's kernels for each part, however small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +78,6 @@ class PartPosition:
     rows: torch.Tensor | None = None
     """int64: of each row of the part, its number in the whole; None: they are the same."""
     first_column: int = 0
-    """Number of the part's first column."""
 
     def block(self, rows: slice, columns: slice) -> Index:
         first = self.first_column

@@ -20,8 +20,8 @@ from pytest_cutile.tensors.trees import map_leaves, map_tensors, named_tensors
 ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""
 _OFFERED = "of an argument in sliced=... a reference gets len(x), x.shape, x.device, 'for each in x' and x[i]"
-_ROUNDING = 1e-12
-"""Of float64, relative to the largest value: what sums in another order may differ by."""
+ROUNDING = 1e-12
+"""Of float64, relative: what sums in another order may differ by."""
 
 
 class Slices:
@@ -71,7 +71,6 @@ class ReferenceCall:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All arguments of the launch, by name."""
         return {**self.args, **self.kwargs}
 
     def of(self, part: Part) -> ReferenceCall:
@@ -104,7 +103,7 @@ def run_with(
 ) -> Any:
     """Return what `reference` makes of its arguments upcast to float64, as `injector` lets it run."""
     seeing = injector or Injector()
-    preparing = False
+    calls = Calls(seeing)
 
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
@@ -115,19 +114,12 @@ def run_with(
             return tensor.clone()
         return seeing.on_input(tensor.to(torch.float64, copy=True))
 
-    class _Mode(Calls):  # type: ignore[no-untyped-call, unused-ignore]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if preparing:
-                return func(*args, **(kwargs or {}))
-            return super().__torch_dispatch__(func, types, args, _widened(kwargs or {}))
-
     def prepare_slice(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal preparing
-        preparing = True
+        calls.paused = True
         try:
             return prepare(tensor)
         finally:
-            preparing = False
+            calls.paused = False
 
     def give(value: Any) -> Any:
         if isinstance(value, Slices):
@@ -136,15 +128,8 @@ def run_with(
 
     given, named = map_leaves(give, tuple(args)), map_leaves(give, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode(seeing):
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), calls:
         return reference(*given, **named)
-
-
-def _widened(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Widen `x.float()`, which references say to be more precise than 16 bits, to float64."""
-    asked: Any = kwargs.get("dtype")
-    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(asked)
-    return kwargs if wide is None else {**kwargs, "dtype": wide}
 
 
 def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
@@ -172,4 +157,4 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not one.dtype.is_floating_point:
         return torch.equal(one, other)
     largest = one.abs().nan_to_num(posinf=0.0).max().item() if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
+    return torch.allclose(one, other, rtol=0.0, atol=ROUNDING * largest, equal_nan=True)

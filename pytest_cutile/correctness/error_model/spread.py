@@ -13,7 +13,7 @@ from pytest_cutile.correctness.error_model.injection import CHUNK
 _BETTER = 0.5
 """What the variance of a better explanation is at most of that of the other one."""
 _FEW = 2.0
-"""So many rows of average noise are added to those that the level of a column is the mean of."""
+"""Rows of average noise that are added to the mean over a column."""
 
 
 def matrix_view(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,9 +26,8 @@ class Spread:
     """Mean square change of one output, by element and pooled, the output laid out as `[rows, columns]`.
 
     A few runs measure an element's own spread badly: two sources of the same size may cancel in all of them.
-    So it is pooled, as what a row and a column have in common, which is what it is in a matrix product; or,
-    where `exact` is given and that explains it far better, as so much of the element's value (exponentials,
-    products of single elements), lest one large element widens the bound of all small ones in its row.
+    So it is pooled, as what a row and a column have in common, as in a matrix product; or, where `exact` is
+    given and that explains it far better, in proportion to the element's value (exponentials).
     """
 
     elements: torch.Tensor
@@ -63,8 +62,7 @@ class Spread:
 class _Pool:
     """What the rows and columns of an output have in common, in the mean of logarithms.
 
-    A few elements may have far more noise than others, such as outliers, or in proportion to their value
-    those that cancel: it is their own.
+    A few elements may have far more noise than others: it is their own.
     """
 
     exact: torch.Tensor | None

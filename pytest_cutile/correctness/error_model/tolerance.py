@@ -12,7 +12,7 @@ import torch
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.statistics import t_quantile
 from pytest_cutile.tensors.dtypes import format_of, resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT32, FORMATS, TFLOAT32, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, TFLOAT32, FloatFormat
 from pytest_cutile.tensors.trees import tensors_in
 
 
@@ -29,8 +29,7 @@ class NumericsPolicy:
     exp_error: float = 0.0
     """Relative error of exponentials and of the functions made of them, such as tanh and sigmoid."""
     fast_acc: bool = False
-    """Whether products of 8-bit floats are summed in Hopper's tensor cores all along, as cuTile's
-    `mma(..., use_fast_acc=True)` does; else at most `SHORT_SUM` of them are before float32 takes over."""
+    """As `CheckOptions.fast_acc`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.exp_error < 1:
@@ -45,7 +44,7 @@ class NumericsPolicy:
         return self.mid is not None or self.exp_error > 0
 
     def __str__(self) -> str:
-        """Return it as the options of `check_kernel`: 'mid="bfloat16"'."""
+        """Return the options of `check_kernel`: 'mid="bfloat16"'."""
         parts = [] if self.mid is None else [f'mid="{self.mid.name}"']
         parts += [f"exp_error={self.exp_error:g}"] if self.exp_error else []
         return ", ".join([*parts, *(["fast_acc=True"] if self.fast_acc else [])])
@@ -72,7 +71,7 @@ class Terms:
         """Resolve the options of a check; raise ValueError for an impossible `precision` or `mid`."""
         dtypes = _floating_dtypes(inputs)
         mid = _format("mid", options.mid)
-        if mid is FORMATS["float64"]:
+        if mid is FLOAT64:
             raise ValueError("mid is what intermediate results are rounded to, and nothing is to float64")
         given = options.rtol is not None or options.atol is not None
         return cls(
@@ -100,7 +99,7 @@ def _operand_format(dtypes: Iterable[torch.dtype]) -> FloatFormat:
 
 def _format(option: str, dtype: torch.dtype | str | None) -> FloatFormat | None:
     if dtype is None or dtype in ("tf32", "tfloat32"):
-        return None if dtype is None else FORMATS["tfloat32"]
+        return None if dtype is None else TFLOAT32
     target = format_of(resolve_dtype(dtype))
     if target is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
@@ -136,11 +135,11 @@ class ErrorModel:
     short_variance: float = 0.0
     """Coefficient of P^2 for products that are truncated in an accumulator of fewer bits."""
     underflow: float = 0.0
-    """Absolute error where y is not zero: the smallest normal number of the accumulation. Below it values are
-    held to fewer bits, or are flushed to zero by exp2.approx.ftz and its like (PTX ISA)."""
+    """Absolute error where y is not zero: the smallest normal number of the accumulation, below which
+    exp2.approx.ftz and its like flush to zero (PTX ISA)."""
 
     sigmas: float
-    """Standard deviations allowed; see `sigmas_for`."""
+    """Standard deviations allowed (`sigmas_for`)."""
 
     @property
     def accumulation_variance(self) -> float:
@@ -160,16 +159,14 @@ TENSOR_CORE_K = 16
 TFLOAT32_K = 8
 """The same for tf32."""
 LOSS = 1.1
-"""Bias of an instruction, in units of u P. Measured on an H200, in 2 million sums each of 64 to 16384
-products: 1.03 for tf32, 1.1 for float16 and bfloat16, and 1.65 for float16 if all terms have one sign, which
-the margin of 1.5 covers (`python -m research.false_alarms --accumulators`)."""
+"""Bias of an instruction, in units of u P: the largest measured on an H200, but for 1.65 of float16 if all
+terms have one sign, which the margin of 1.5 covers (`python -m research.false_alarms --accumulators`)."""
 
 SHORT_STEP = 2.0**-13
 """Hopper's accumulator of 8-bit products keeps 13 fraction bits of the largest addend (about 14 bits:
 DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.3.2) and cuts off what is below."""
 SHORT_SUM = 128
-"""Longest sum in it, if a kernel does not say `fast_acc`: sigma is 6.5 steps of P then; measured were 13.5 at
-most."""
+"""Longest sum in it, if a kernel does not say `fast_acc`."""
 SHORT_LOSS = 1.0 / 7.0
 """Bias of one of its additions, in steps of |y|: measured 0.143 at most, if all terms have one sign."""
 

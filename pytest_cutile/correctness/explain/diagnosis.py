@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
+from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.correctness.explain.places import WrongIndices, is_scattered
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import convert, spacing
@@ -20,8 +20,9 @@ _NEARLY_ALL = 0.98
 _MOST = 0.5
 _LEAST_SHARE = 1e-4
 """Of the terms of a sum: fewer are told from rounding by the bound alone."""
-_ULPS = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (16, "5-16"), (256, "17-256"), (math.inf, "> 256"))
-"""Upper limits of a histogram's classes, and their names."""
+_ULPS = (0.0, 1.0, 2.0, 4.0, 16.0, 256.0, torch.finfo(torch.float64).max)
+"""Upper limits of a histogram's classes; beyond the last one are NaN and Inf."""
+_ULPS_NAMES = ("0", "1", "2", "3-4", "5-16", "17-256", "> 256", "NaN or Inf")
 LARGEST = 1 << 24
 """Elements up to which an output is compared with itself in other layouts: eight float64 copies of it."""
 _TRIED = 256
@@ -32,22 +33,19 @@ _INDEPENDENT = 0.3
 """Correlation of errors with values up to which they do not follow them."""
 _BFLOAT16_BITS = 8
 _PROJECTIONS = 6
-"""Random directions by which the values of an index are known again: rounding moves them less than others
-differ."""
+"""Random directions by which the values of an index are known again."""
 
 
 def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
     """Return how many elements are how far from the correctly rounded value: "0: 91, 1: 5, > 256: 2"."""
-    counts: Counter[str] = Counter()
+    counts = torch.zeros(len(_ULPS_NAMES), dtype=torch.int64, device=out.device)
+    limits = torch.tensor(_ULPS, dtype=torch.float64, device=out.device)
     for _, got, rounded, unit in _rounded_blocks(out, exact):
         ulps = (got - rounded).abs_().div_(unit).round_()
-        ulps = torch.where(differ(got, rounded), ulps, 0.0)
-        below = -1.0
-        for limit, name in _ULPS:
-            counts[name] += int(((ulps > below) & (ulps <= limit) & ulps.isfinite()).sum())
-            below = limit
-        counts["NaN or Inf"] += int(ulps.isfinite().logical_not_().sum())
-    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
+        ulps = torch.where(differ(got, rounded), ulps, 0.0).flatten().contiguous()  # else torch warns
+        counts += torch.bincount(torch.bucketize(ulps, limits), minlength=len(counts))
+    named = zip(_ULPS_NAMES, counts.tolist(), strict=True)
+    return ", ".join(f"{name}: {count:,}" for name, count in named if count)
 
 
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
@@ -69,55 +67,50 @@ def _rounded_blocks(
         yield block, grid[block].double(), rounded, spacing(rounded, target)
 
 
-def find_direction(
-    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, dtype: torch.dtype
-) -> list[str]:
-    """Say whether the errors are a constant factor, or all toward zero. `dtype` is the output's own."""
-    at = _first(outside, _SAMPLE)
-    got, y = (whole.reshape(-1)[at].double() for whole in (out, exact))
+def find_direction(output: WrongOutput) -> list[str]:
+    """Say whether the errors are a constant factor, or all toward zero."""
+    at = _first_errors(output.wrong, _SAMPLE)
+    got, y = (whole.reshape(-1)[at].double() for whole in (output.values, output.exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
     got, y = got[usable], y[usable]
     if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
         return []
     ratios = got / y
     low, middle, high = torch.quantile(ratios[:100_000], ratios.new_tensor([0.02, 0.5, 0.98])).tolist()
-    fmt = format_of(dtype)
-    resolution = fmt.unit_roundoff if fmt else 0.0
+    target = format_of(output.out.dtype)
+    resolution = target.unit_roundoff if target else 0.0
     toward = float((got.abs() < y.abs()).double().mean())
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
     # Rounding alone spreads the ratios of one factor by that much.
     spread = high - low - 2 * resolution
     is_factor = abs(middle - 1.0) > 2 * max(spread, resolution)
-    if is_factor and not is_scattered(outside, int(outside.sum())):
+    if is_factor and not is_scattered(output.wrong):
         return [f"a constant factor: got / exact is about {middle:.4g}"]
     return []
 
 
-def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
+def _first_errors(wrong: torch.Tensor, count: int) -> torch.Tensor:
     found: list[torch.Tensor] = []
-    for number, part in enumerate(torch.split(outside.flatten(), CHUNK)):
+    for number, part in enumerate(torch.split(wrong.flatten(), CHUNK)):
         found.append(part.nonzero().flatten() + number * CHUNK)
         if sum(map(len, found)) >= count:
             break
     return torch.cat(found)[:count]
 
 
-def find_terms(
-    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, *, reduction: int
-) -> list[str]:
+def find_terms(output: WrongOutput, reduction: int) -> list[str]:
     """Say whether some terms of every sum are missing, counted twice or replaced.
 
     Of a sum of n independent terms of mean 0, f n terms are missing. Then the error d = out - y has
     |d|^2 = f |y|^2 and <d, y> = -f |y|^2; counted twice, +f; replaced by others, |d|^2 is twice as large.
     """
-    if bad < _MOST * outside.numel() or outside.numel() < _ENOUGH * _ENOUGH:
+    if not _is_wrong_all_over(output):
         return []
     size = error = along = 0.0
-    grid, truth = matrix_view(out), matrix_view(exact)
-    for rows, columns in blocks(grid):
-        y, got = truth[rows, columns].double().flatten(), grid[rows, columns].double().flatten()
+    grid, truth = matrix_view(output.values), matrix_view(output.exact)
+    for block in blocks(grid):
+        y, got = truth[block].double().flatten(), grid[block].double().flatten()
         usable = y.isfinite() & got.isfinite()
         y, d = y.where(usable, 0.0), (got - y).where(usable, 0.0)
         size, error, along = size + float(y.dot(y)), error + float(d.dot(d)), along + float(d.dot(y))
@@ -126,22 +119,27 @@ def find_terms(
         return []
     for relation, factor, what in ((-1.0, 1.0, "missing"), (1.0, 1.0, "counted twice"), (-0.5, 0.5, "wrong")):
         # the correlation of n samples is known to about 1 / sqrt(n share)
-        if abs(along / error - relation) < 0.1 + 3.0 / math.sqrt(outside.numel() * share):
+        if abs(along / error - relation) < 0.1 + 3.0 / math.sqrt(output.out.numel() * share):
             part = share * factor
             terms = f"{part * reduction:.3g} of the {reduction:,} terms" if reduction > 1 else f"{part:.2%}"
             return [f"as if {terms} of each sum were {what} (relative error {math.sqrt(share):.3g} all over)"]
     return []
 
 
-def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
+def _is_wrong_all_over(output: WrongOutput) -> bool:
+    elements = output.out.numel()
+    return output.bad >= _MOST * elements and elements >= _ENOUGH * _ENOUGH
+
+
+def find_noise(output: WrongOutput) -> list[str]:
     """Say how coarse intermediate results are whose errors are small, everywhere, and follow nothing.
 
     Rounding to p bits moves a value by 0.4 times 2^-p of it, in the root mean square; a sum that is rounded
     after each of its terms loses two or three bits more.
     """
-    if bad < _MOST * out.numel() or out.numel() < _ENOUGH * _ENOUGH:
+    if not _is_wrong_all_over(output):
         return []
-    y, got = (whole.flatten()[:_SAMPLE].double() for whole in (exact, out))
+    y, got = (whole.flatten()[:_SAMPLE].double() for whole in (output.exact, output.values))
     d = got - y
     usable = y.isfinite() & d.isfinite()
     y, d = y[usable], d[usable]
@@ -155,51 +153,56 @@ def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
     return [f"errors like noise, {typical}: as coarse as sums that are kept in {coarse}"]
 
 
-def all_zero(out: torch.Tensor) -> bool:
-    return not bool((out.half() if out.dtype.itemsize == 1 else out).any())
-
-
-def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIndices]) -> list[str]:
+def find_layout(output: WrongOutput, places: Sequence[WrongIndices]) -> list[str]:
     """Say whether the values are right and in the wrong place: transposed, shifted, or of another index."""
-    if not 1 < out.numel() <= LARGEST:
+    if not 1 < output.out.numel() <= LARGEST or not bool(output.values.any()):
         return []
-    got, y = out.double(), exact.double()
+    got, y = output.out.detach().double(), output.exact.double()
     finite = y[y.isfinite()]
     slack = 1e-3 * float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-
-    def is_like(a: torch.Tensor, b: torch.Tensor) -> bool:
-        return float(torch.isclose(a, b, rtol=0.01, atol=slack, equal_nan=True).double().mean()) > _NEARLY_ALL
-
-    if not is_like(got, y):
+    if not _is_like(got, y, slack):
         for text, other in _layouts(y):
-            if is_like(got, other):
+            if _is_like(got, other, slack):
                 return [f"the values are right and in the wrong place: {text}"]
     for place in places:
-        dim, size = place.dim, place.count
-        others = [other for other in places if other.dim != dim and other.is_range]
-        near, true = _narrowed(got, others), _narrowed(y, others)
-
-        def is_from(here: int, origin: int, count: int) -> bool:
-            own, other = (true.narrow(dim, at, count) for at in (here, origin))  # noqa: B023 - called here
-            mine = near.narrow(dim, here, count)  # noqa: B023
-            return is_like(mine, other) and not is_like(mine, own)
-
-        for start in (place.first - size, place.first + size):
-            is_inside = place.is_range and 0 <= start <= place.size - size
-            if is_inside and is_from(place.first, start, size):
-                first, there = (
-                    f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
-                )
-                return [f"dim {dim}: {first} hold what belongs to {there}"]
-        nearest = _nearest(near, true, dim, slack)
-        moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
-        if moved:
-            # One value everywhere, as zeros are, is like whatever is next to it.
-            held = near.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
-            if len(moved) >= min(size, _TRIED) and bool((held != held[0]).any()):
-                said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
-                return [f"dim {dim}: {', '.join([*said, *(['...'] if moved[2:] else [])])}"]
+        others = [other for other in places if other.dim != place.dim and other.is_range]
+        if moved := _find_moved(_narrowed(got, others), _narrowed(y, others), place, slack):
+            return [f"dim {place.dim}: {moved}"]
     return []
+
+
+def _is_like(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
+    close = torch.isclose(one, other, rtol=0.01, atol=slack, equal_nan=True)
+    return float(close.double().mean()) > _NEARLY_ALL
+
+
+def _find_moved(got: torch.Tensor, y: torch.Tensor, place: WrongIndices, slack: float) -> str:
+    """Say whether wrong indices of a dimension hold what belongs to others; empty: they do not."""
+    dim, size = place.dim, place.count
+
+    def is_from(here: int, origin: int, count: int) -> bool:
+        own, other = (y.narrow(dim, at, count) for at in (here, origin))
+        mine = got.narrow(dim, here, count)
+        return _is_like(mine, other, slack) and not _is_like(mine, own, slack)
+
+    for start in (place.first - size, place.first + size):
+        is_inside = place.is_range and 0 <= start <= place.size - size
+        if is_inside and is_from(place.first, start, size):
+            first, there = (
+                f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
+            )
+            return f"{first} hold what belongs to {there}"
+    nearest = _nearest(got, y, dim, slack)
+    moved = [here for here, there in nearest.items() if here != there and is_from(here, there, 1)]
+    if not moved or len(moved) < min(size, _TRIED):
+        return ""
+    held = got.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
+    if not bool(
+        (held != held[0]).any()
+    ):  # one value everywhere, as zeros are, is like whatever is next to it
+        return ""
+    said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
+    return ", ".join([*said, *(["..."] if moved[2:] else [])])
 
 
 def _narrowed(whole: torch.Tensor, places: Sequence[WrongIndices]) -> torch.Tensor:

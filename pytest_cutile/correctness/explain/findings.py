@@ -12,11 +12,9 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
 from pytest_cutile.correctness.compare.outputs import OutputsComparison
-from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
     LARGEST,
-    all_zero,
     count_ulps,
     find_direction,
     find_inexact,
@@ -24,8 +22,8 @@ from pytest_cutile.correctness.explain.diagnosis import (
     find_noise,
     find_terms,
 )
+from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.correctness.explain.places import (
-    SCALE,
     WrongIndices,
     draw,
     find_diagonal,
@@ -48,46 +46,27 @@ SCATTERED = "few and scattered: run again; if other elements are wrong then, it 
 _MOST_FINDINGS = 5
 _MAX_PLACES = 4
 _MAX_NAMES = 4
-_MAP = (6, 32)
-"""Rows and columns of characters of the picture in the text."""
 
 
 def explain_mismatch(
     outputs: Any,
     comparison: OutputsComparison,
-    runs: ReferenceRuns,
     *,
     title: str,
     started: float,
-    is_right_around_zero: Callable[[], bool] = bool,
+    is_right_around_zero: Callable[[], bool],
 ) -> KernelMismatch:
     """Return the failure of wrong outputs of a check that began at `started` (time.perf_counter)."""
-    name, *others = comparison.failed
+    runs, (name, *others) = comparison.runs, comparison.failed
     out, exact, result = comparison.outputs[name], comparison.expected(name), comparison.results[name]
     wrong = find_inexact(out, exact) if result.outside is None else result.outside
-    may_run = (
-        len(runs.parts) == 1 and not runs.is_fixed and out.numel() <= LARGEST and out.is_floating_point()
-    )
+    output = WrongOutput(name=name, out=out, exact=exact, wrong=wrong)
     reduction = runs.terms.reduction
-    explained = explain(
-        name,
-        out,
-        exact,
-        result,
-        wrong,
-        basis=comparison.bounds[name],
-        reduction=reduction,
-        causes=[
-            *(find_reduced(name, out, exact, wrong, runs.call, reduction) if may_run else ()),
-            *find_ties(
-                out,
-                exact,
-                wrong,
-                runs.call.arguments,
-                () if runs.whole is None else runs.whole.observed.compared,
-            ),
-        ],
-    )
+    compared = () if runs.whole is None else runs.whole.observed.compared
+    causes = find_ties(output, runs.call.arguments, compared)
+    if len(runs.parts) == 1 and not runs.is_fixed and out.numel() <= LARGEST and out.is_floating_point():
+        causes = find_reduced(output, runs.call, reduction)
+    explained = explain(output, result, basis=comparison.bound(name), reduction=reduction, causes=causes)
     facts, details, advice = [*explained.facts], [*explained.details], ""
     if others:
         facts.insert(1, f"  wrong, too: {abridged(others, _MAX_NAMES)}")
@@ -95,16 +74,16 @@ def explain_mismatch(
         details.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
     if runs.is_fixed:
         facts.append("  the reference does not follow its arguments: it has to compute from them")
-    elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
-        advice = advise(outputs, comparison, runs, title, started, is_right_around_zero)
+    elif runs.terms.tolerance is None and not any(each.pattern for each in comparison.results.values()):
+        advice = advise(outputs, comparison, started, is_right_around_zero)
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.clarity = advice, explained.clarity
     if result.levels is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
         unit = "times the bound" if out.is_floating_point() else "off by about"
-        first, *others = (" ".join(line.split()) for line in _describe_worst(result.worst, out.dtype))
-        worst = " ".join([first, "; ".join(others)]).strip()
+        first, *values = (" ".join(line.split()) for line in _describe_worst(result.worst, out.dtype))
+        worst = " ".join([first, "; ".join(values)]).strip()
         mismatch.errors = map_errors(result.levels, name, unit=unit, worst=worst)
     else:
         mismatch.errors = map_shares(wrong, name, unit="of the elements not correctly rounded")
@@ -125,142 +104,122 @@ class Explanation:
 
 
 def explain(
-    name: str,
-    out: torch.Tensor,
-    exact: torch.Tensor,
+    output: WrongOutput,
     comparison: ElementComparison,
-    wrong: torch.Tensor,
     *,
     basis: str,
     reduction: int = 1,
     causes: Sequence[str] = (),
 ) -> Explanation:
     """Say what is wrong with an output; `basis` is its bound in words, `causes` what is known already."""
-    total, bad = out.numel(), int(wrong.sum())
-    if comparison.outside is None:  # each element may be as it is, but not all of them together
-        share = (
-            f"all {total:,} elements are within the bound; {bad:,} are not correctly rounded, and together "
-        )
-        share += "not by chance"
-    else:
-        share = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
-    ulps = count_ulps(out, exact)
-    places = find_places(wrong)
-    found, patterns = _find(out, exact, wrong, bad, places, 0 if causes else reduction)
+    total, bad = output.out.numel(), output.bad
+    share = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
+    if comparison.outside is None:
+        share = f"all {total:,} elements are within the bound; {bad:,} are not correctly rounded, "
+        share += "and together not by chance"
+    ulps = count_ulps(output.out, output.exact)
+    places = find_places(output.wrong)
+    found, patterns = _find(output, places, 0 if causes else reduction)
     causes = [*causes, *found]
     first, *findings = [*causes, *patterns, share]
     where = ", ".join(place.short for place in places[:_MAX_PLACES] if place.is_range)
+    facts = [
+        f"{output.name} ({describe(output.out)}): {share}",
+        *(line for line in findings[:_MOST_FINDINGS] if line != share),
+        *_describe_places(places, output),
+        *([] if comparison.worst is None else _describe_worst(comparison.worst, output.out.dtype)),
+        *draw(output.wrong, output.name),
+    ]
+    details = [
+        f"failed: {', '.join(comparison.failed)}",
+        *(f"{excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
+        *([f"ulps from the right value: {ulps}"] if ulps else []),
+        f"bound: {basis}",
+    ]
     return Explanation(
         headline=f" only in {where}: {first}" if where else f": {first}",
         clarity=2 if causes else int(bool(patterns)),
-        facts=[
-            f"  {name} ({describe(out)}): {share}",
-            *(f"  {line}" for line in findings[:_MOST_FINDINGS] if line != share),
-            *(f"  {line}" for line in _describe_places(places, wrong, bad)),
-            *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
-            *_draw(wrong, name),
-        ],
-        details=[
-            f"  failed: {', '.join(comparison.failed)}",
-            *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
-            *([f"  ulps from the right value: {ulps}"] if ulps else []),
-            f"  bound: {basis}",
-        ],
+        facts=[f"  {line}" for line in facts],
+        details=[f"  {line}" for line in details],
     )
-
-
-def _draw(wrong: torch.Tensor, name: str) -> list[str]:
-    picture = draw(wrong, name, rows=_MAP[0], columns=_MAP[1])
-    marked = [share > 0 for row in picture.shares for share in row]
-    if all(marked) or int(wrong.sum()) <= 1:
-        return []
-    return [f"  {picture.caption}:", *(f"    {line}" for line in picture.as_text()), f"    {SCALE}"]
 
 
 def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
     where = ", ".join(map(str, worst.index))
     if not dtype.is_floating_point:
-        return [f"  worst element [{where}]: got {worst.got}, expected {worst.exact}"]
+        return [f"worst element [{where}]: got {worst.got}, expected {worst.exact}"]
     digits = 17 if dtype == torch.float64 else 10
     beyond = "" if math.isinf(worst.error) else f", {worst.error:.3g} times what rounding noise explains"
     ulps = "" if not math.isfinite(worst.ulps) or worst.ulps == 0 else f"  ({worst.ulps:.4g} ulp off)"
     return [
-        f"  worst element [{where}]{beyond}:",
-        f"    got      {worst.got:.{digits}g}{ulps}",
-        f"    exact    {worst.exact:.{digits}g}, correctly rounded {worst.rounded:.{digits}g}",
-        f"    allowed  {worst.lowest:.{digits}g} to {worst.highest:.{digits}g}",
+        f"worst element [{where}]{beyond}:",
+        f"  got      {worst.got:.{digits}g}{ulps}",
+        f"  exact    {worst.exact:.{digits}g}, correctly rounded {worst.rounded:.{digits}g}",
+        f"  allowed  {worst.lowest:.{digits}g} to {worst.highest:.{digits}g}",
     ]
 
 
-def _find(
-    out: torch.Tensor,
-    exact: torch.Tensor,
-    outside: torch.Tensor,
-    bad: int,
-    places: Sequence[WrongIndices],
-    reduction: int,
-) -> tuple[list[str], list[str]]:
+def _find(output: WrongOutput, places: Sequence[WrongIndices], reduction: int) -> tuple[list[str], list[str]]:
     """Return what tells a cause, and what the errors have in common besides; first what tells most.
 
     `reduction` is the length of sums in which terms may be missing; 0 where their cause is known.
     """
-    wide = out.half() if out.dtype.is_floating_point and out.dtype.itemsize == 1 else out
-
-    def count(elements: torch.Tensor) -> int:
-        return int((elements & outside).sum())
-
-    causes, patterns = [], []
-    never = count(poisoned(out))
-    beside = 0 if never else count(poisoned(out, Pattern.BESIDE_INPUT))
-    if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
-        causes.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
-    elif never:
-        causes.append(f"{never:,} elements still hold the poison: never written")
-    if beside:
-        causes.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
-    if never < bad and not all_zero(out):
-        causes += find_layout(out, exact, places)
-    zeros = count((wide if out.dtype.is_floating_point else out.to(torch.int64)) == 0)
-    if out.dtype.is_floating_point:
-        if (nans := count(wide.isnan()) - never - beside) > 0:
-            patterns.append(f"{nans:,} elements are NaN where the reference is not")
-        if infs := count(wide.isinf()):
-            patterns.append(f"{infs:,} elements are Inf")
-        if zeros == out.numel():
-            patterns.append("the whole output is zero")
-        elif zeros > bad // 2:
-            patterns.append(f"{zeros:,} wrong elements are zero")
-        box = tuple(slice(place.first, place.last + 1) for place in _along_each_dim(places, outside))
-        patterns += find_direction(wide[box], exact[box], outside[box], out.dtype)
-        if not patterns and reduction:
-            terms = find_terms(wide[box], exact[box], outside[box], bad, reduction=reduction)
-            causes += terms
-            patterns += [] if terms or causes else find_noise(wide[box], exact[box], bad)
-    elif zeros and zeros == bad:
-        patterns.append("all wrong elements are zero")
-    if is_scattered(outside, bad) and bool(wide.isfinite().all()):
+    never = output.count(poisoned(output.out))
+    beside = 0 if never else output.count(poisoned(output.out, Pattern.BESIDE_INPUT))
+    causes = _name_poison(output.out.dtype, never, beside)
+    if never < output.bad:
+        causes += find_layout(output, places)
+    patterns = _find_values(output, poison=never + beside)
+    if output.out.is_floating_point():
+        ranges = {place.dim: slice(place.first, place.last + 1) for place in places if place.is_range}
+        inside = output.part([ranges.get(dim, slice(None)) for dim in range(output.out.ndim)])
+        patterns += find_direction(inside)
+        if reduction and not patterns:
+            causes += find_terms(inside, reduction)
+        if reduction and not patterns and not causes:
+            patterns = find_noise(inside)
+    if is_scattered(output.wrong) and bool(output.values.isfinite().all()):
         patterns.append(SCATTERED)
     return causes, patterns
 
 
-def _along_each_dim(places: Sequence[WrongIndices], outside: torch.Tensor) -> list[WrongIndices]:
-    """Return the range of wrong indices of each dimension: all of them where none is special."""
-    special = {place.dim: place for place in places if place.is_range}
-    return [
-        special.get(dim, WrongIndices(dim=dim, size=size, first=0, last=size - 1, count=size))
-        for dim, size in enumerate(outside.shape)
-    ]
+def _name_poison(dtype: torch.dtype, never: int, beside: int) -> list[str]:
+    """Say how many elements hold the poison of what was never written, and of what lies beside inputs."""
+    if never and dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+        return [f"{never:,} elements hold the poison, which may be a value: perhaps never written"]
+    if never:
+        return [f"{never:,} elements still hold the poison: never written"]
+    if beside:
+        return [f"{beside:,} elements hold what lies around the inputs: read out of bounds"]
+    return []
 
 
-def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad: int) -> list[str]:
+def _find_values(output: WrongOutput, *, poison: int) -> list[str]:
+    """Say how many wrong elements are NaN, apart from `poison`, Inf or zero."""
+    values, zeros = output.values, output.count(output.values == 0)
+    if not output.out.is_floating_point():
+        return ["all wrong elements are zero"] if zeros and zeros == output.bad else []
+    found = []
+    if (nans := output.count(values.isnan()) - poison) > 0:
+        found.append(f"{nans:,} elements are NaN where the reference is not")
+    if infs := output.count(values.isinf()):
+        found.append(f"{infs:,} elements are Inf")
+    if zeros == values.numel():
+        found.append("the whole output is zero")
+    elif zeros > output.bad // 2:
+        found.append(f"{zeros:,} wrong elements are zero")
+    return found
+
+
+def _describe_places(places: Sequence[WrongIndices], output: WrongOutput) -> list[str]:
     """Say which indices of each dimension have errors, if not all of them."""
     texts = [*map(str, places[:_MAX_PLACES])]
-    if diagonal := find_diagonal(outside):
-        texts = [diagonal, *(str(place) for place in places if place.dim < outside.ndim - 2)]
+    if diagonal := find_diagonal(output.wrong):
+        texts = [diagonal, *(str(place) for place in places if place.dim < output.wrong.ndim - 2)]
     if texts:
         line = "where: " + "; ".join(texts)
         return [line] if len(line) <= WIDTH - 2 else [f"where: {text}" for text in texts]
-    return [] if bad == outside.numel() else ["where: in every index of every dimension"]
+    return [] if output.bad == output.wrong.numel() else ["where: in every index of every dimension"]
 
 
 def fit(lines: list[str]) -> str:

@@ -1,16 +1,13 @@
-"""Where the errors of an output sit: indices of each dimension, tiles, the diagonal, and a picture of them.
-
-The picture is text in a log, and a map for reports.
-"""
+"""Where the errors of an output sit: indices of each dimension, tiles, the diagonal; pictures and maps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.functional import avg_pool2d, max_pool2d
 
 from pytest_cutile.correctness.compare.elements import LEVELS
 from pytest_cutile.results import ErrorMap
@@ -24,8 +21,9 @@ _SCATTERED = 0.01
 """Share of wrong elements up to which they are called few."""
 _SHADES = " .-*#"
 _SOME, _MANY = 0.1, 0.5
-SCALE = f"'{_SHADES}' = none, some, > {_SOME:.0%}, > {_MANY:.0%}, all wrong"
-"""What the characters mean."""
+_SCALE = f"'{_SHADES}' = none, some, > {_SOME:.0%}, > {_MANY:.0%}, all wrong"
+_TEXT_CELLS = (6, 32)
+"""Rows and columns of the picture in a text."""
 _MAP_CELLS = 64
 """Rows and columns of a map: 4 kB, and as fine as a plot of phone width can show."""
 _BOUNDS = tuple(f"{float(f'{10 ** (step / 2):.1g}'):g}" for step in range(LEVELS))
@@ -79,11 +77,11 @@ class WrongIndices:
         return ""
 
 
-def find_places(outside: torch.Tensor) -> list[WrongIndices]:
+def find_places(wrong: torch.Tensor) -> list[WrongIndices]:
     places = []
-    for dim, size in enumerate(outside.shape):
-        others = [other for other in range(outside.ndim) if other != dim]
-        hit = outside.any(dim=others) if others else outside
+    for dim, size in enumerate(wrong.shape):
+        others = [other for other in range(wrong.ndim) if other != dim]
+        hit = wrong.any(dim=others) if others else wrong
         indices = hit.nonzero().flatten()
         count = indices.numel()
         if not 0 < count < size:
@@ -94,15 +92,15 @@ def find_places(outside: torch.Tensor) -> list[WrongIndices]:
     return places
 
 
-def find_diagonal(outside: torch.Tensor) -> str:
+def find_diagonal(wrong: torch.Tensor) -> str:
     """Return where errors are relative to the diagonal of the last two dimensions; empty: nowhere special.
 
     Where those differ in size, the diagonal may begin at the first element or end at the last one.
     """
-    if outside.ndim < 2 or min(outside.shape[-2:]) < _LEAST:  # noqa: PLR2004
+    if wrong.ndim < 2 or min(wrong.shape[-2:]) < _LEAST:  # noqa: PLR2004
         return ""
-    rows, columns = outside.shape[-2:]
-    matrix = outside.any(dim=tuple(range(outside.ndim - 2))) if outside.ndim > 2 else outside  # noqa: PLR2004
+    rows, columns = wrong.shape[-2:]
+    matrix = wrong.any(dim=tuple(range(wrong.ndim - 2))) if wrong.ndim > 2 else wrong  # noqa: PLR2004
     step = max(1, rows * columns // _SAMPLE)
     row, column = matrix[::step].nonzero().unbind(1)
     row = row * step
@@ -133,13 +131,14 @@ def _side(lowest: int, highest: int) -> str:
     return ""
 
 
-def is_scattered(outside: torch.Tensor, bad: int) -> bool:
+def is_scattered(wrong: torch.Tensor) -> bool:
     """Return whether errors are few and in no rows, columns or tiles of their own."""
-    if bad > _SCATTERED * outside.numel() or outside.ndim == 0:
+    bad = int(wrong.sum())
+    if bad > _SCATTERED * wrong.numel() or wrong.ndim == 0:
         return False
-    at = outside.nonzero()
+    at = wrong.nonzero()
     box = 1
-    for dim, size in enumerate(outside.shape):
+    for dim, size in enumerate(wrong.shape):
         box *= int(at[:, dim].max() - at[:, dim].min()) + 1
         by_chance = size * (1 - (1 - 1 / size) ** bad)  # indices that so many errors meet
         if 2 * len({*at[:, dim].tolist()}) < by_chance:
@@ -149,15 +148,15 @@ def is_scattered(outside: torch.Tensor, bad: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The share of wrong elements in each cell of a grid over a matrix."""
+    """A matrix in cells, of which the last ones may be smaller."""
 
     title: str
     """Of which matrix: "output[2, :, :]"."""
     shape: tuple[int, int]
     cell: tuple[int, int]
-    """Rows and columns of a cell; the last cells may have fewer."""
-    shares: tuple[tuple[float, ...], ...]
-    """By row and column of cells, from 0 to 1."""
+    """Rows and columns of a cell."""
+    values: Sequence[Sequence[float]]
+    """By row and column of cells: the share of wrong elements, from 0 to 1, or the largest level."""
 
     @property
     def caption(self) -> str:
@@ -166,7 +165,21 @@ class Picture:
         return f"{self.title}, {rows} x {columns}, a character for {tall} x {wide}"
 
     def as_text(self) -> list[str]:
-        return [f"|{''.join(map(_shade, row))}|" for row in self.shares]
+        return [f"|{''.join(map(_shade, row))}|" for row in self.values]
+
+    def as_map(
+        self, digit: Callable[[float], int], scale: tuple[str, ...], unit: str, worst: str = ""
+    ) -> ErrorMap:
+        rows = ("".join(f"{digit(value)}" if value else "." for value in row) for row in self.values)
+        return ErrorMap(
+            matrix=self.title,
+            shape=self.shape,
+            cell=self.cell,
+            rows=tuple(rows),
+            scale=scale,
+            unit=unit,
+            worst=worst,
+        )
 
 
 def _shade(share: float) -> str:
@@ -175,55 +188,38 @@ def _shade(share: float) -> str:
     return _SHADES[1 + (share > _SOME) + (share > _MANY)]
 
 
-def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Picture:
-    """Draw the last two dimensions in `rows` x `columns` cells or fewer, of the index with most errors."""
-    matrix, title = _matrix_with_most_errors(outside, name)
-    tall, wide = _cell(matrix, rows, columns)
-    shares = [
-        tuple(sum(cell) / (min(tall, matrix.shape[0] - row * tall) * len(cell)) for cell in cells)
-        for row, cells in enumerate(_cells(matrix, tall, wide, lambda strip: strip.sum(dim=0)))
-    ]
-    return Picture(
-        title=title,
-        shape=(matrix.shape[0], matrix.shape[1]),
-        cell=(tall, wide),
-        shares=tuple(shares),
-    )
+def draw(wrong: torch.Tensor, name: str) -> list[str]:
+    """Return a picture as lines of text; none of a single place, or of errors in every cell."""
+    picture = _picture(wrong, name, avg_pool2d, *_TEXT_CELLS)
+    if all(map(all, picture.values)) or int(wrong.sum()) <= 1:
+        return []
+    return [f"{picture.caption}:", *(f"  {line}" for line in picture.as_text()), f"  {_SCALE}"]
 
 
 def map_errors(levels: torch.Tensor, name: str, *, unit: str, worst: str = "") -> ErrorMap:
     """Return the map of the levels of an output's errors (`ElementComparison.levels`)."""
-    matrix, title = _matrix_with_most_errors(levels, name)
-    tall, wide = _cell(matrix, _MAP_CELLS, _MAP_CELLS)
-    rows = [
-        "".join("." if not max(cell) else f"{max(cell) - 1}" for cell in cells)
-        for cells in _cells(matrix, tall, wide, lambda strip: strip.amax(dim=0))
-    ]
-    return ErrorMap(
-        matrix=title,
-        shape=(matrix.shape[0], matrix.shape[1]),
-        cell=(tall, wide),
-        rows=tuple(rows),
-        scale=(*_BOUNDS, "infinite"),
-        unit=unit,
-        worst=worst,
-    )
+    picture = _picture(levels, name, max_pool2d, _MAP_CELLS, _MAP_CELLS)
+    return picture.as_map(lambda level: int(level) - 1, (*_BOUNDS, "infinite"), unit, worst)
 
 
 def map_shares(wrong: torch.Tensor, name: str, *, unit: str) -> ErrorMap:
-    """Return the map of the shares of an output's elements of which something holds."""
-    picture = draw(wrong, name, rows=_MAP_CELLS, columns=_MAP_CELLS)
-    return ErrorMap(
-        matrix=picture.title,
-        shape=picture.shape,
-        cell=picture.cell,
-        rows=tuple(
-            "".join("." if not share else f"{min(math.floor(share * 10), 9)}" for share in row)
-            for row in picture.shares
-        ),
-        scale=_SHARES,
-        unit=unit,
+    picture = _picture(wrong, name, avg_pool2d, _MAP_CELLS, _MAP_CELLS)
+    return picture.as_map(lambda share: min(int(share * 10), 9), _SHARES, unit)
+
+
+def _picture(
+    errors: torch.Tensor, name: str, pool: Callable[..., torch.Tensor], rows: int, columns: int
+) -> Picture:
+    """Pool the last two dimensions, at the index with most errors, in `rows` x `columns` cells or fewer."""
+    matrix, title = _matrix_with_most_errors(errors, name)
+    height, width = matrix.shape
+    tall, wide = -(-height // rows), -(-width // columns)
+    # no copy of the whole matrix: it may be most of the memory
+    strips = (
+        pool(strip[None].double(), (len(strip), wide), ceil_mode=True) for strip in torch.split(matrix, tall)
     )
+    values = [strip.flatten().tolist() for strip in strips]
+    return Picture(title=title, shape=(height, width), cell=(tall, wide), values=values)
 
 
 def _matrix_with_most_errors(errors: torch.Tensor, name: str) -> tuple[torch.Tensor, str]:
@@ -235,18 +231,3 @@ def _matrix_with_most_errors(errors: torch.Tensor, name: str) -> tuple[torch.Ten
     index = np.unravel_index(most, errors.shape[:-2])  # torch's imports sympy
     title = f"{name}[{', '.join(str(int(number)) for number in index)}, :, :], with most errors"
     return leading[most], title
-
-
-def _cell(matrix: torch.Tensor, rows: int, columns: int) -> tuple[int, int]:
-    """Return the size of cells of which a matrix has at most so many rows and columns."""
-    tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
-    return tall, wide
-
-
-def _cells(
-    matrix: torch.Tensor, tall: int, wide: int, pooled: Callable[[torch.Tensor], torch.Tensor]
-) -> Iterator[list[list[int]]]:
-    """Yield for each row of cells the columns of each cell, pooled over its rows."""
-    for strip in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
-        columns = pooled(strip).tolist()
-        yield [columns[start : start + wide] for start in range(0, len(columns), wide)]

@@ -1,7 +1,6 @@
-"""What happened to a reduced dimension: the reference is asked, without a tile of it or with its padding.
+"""What happened to a reduced dimension: the reference is run without a tile of it, or with its padding.
 
-A product whose loop ends early is the product of shorter matrices. A row sum that takes padding for values is
-the sum of a longer row. If the reference of such inputs is what the kernel returned, that is the bug.
+If its result is what the kernel returned, that is the bug: a loop that ends early, padding in a sum.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from typing import TypeAlias
 
 import torch
 
+from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import ReferenceFailed
+from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.tensors.trees import map_tensors, named_tensors, tensors_in
 
 Change: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
@@ -29,31 +30,23 @@ _SAME = 1e-3
 """Of the errors' energy: what is left of errors that are explained, which is rounding."""
 
 
-def find_reduced(
-    name: str, out: torch.Tensor, exact: torch.Tensor, wrong: torch.Tensor, call: ReferenceCall, size: int
-) -> list[str]:
+def find_reduced(output: WrongOutput, call: ReferenceCall, size: int) -> list[str]:
     """Say that terms of each sum are missing or count twice, or that padding is among them.
 
-    Args:
-        name: The output's.
-        out: What the kernel returned.
-        exact: The reference's result.
-        wrong: Which elements are wrong.
-        call: The reference.
-        size: Length of the dimension that is reduced.
+    `size` is the length of the dimension that is reduced.
     """
     if size < 2:  # noqa: PLR2004 - nothing is reduced
         return []
-    wide, exact = out.double(), exact.double()
-    usable = wrong & wide.isfinite() & exact.isfinite()
-    got, y = wide[usable], exact[usable]
+    out, exact = output.out.double(), output.exact.double()
+    usable = output.wrong & out.isfinite() & exact.isfinite()
+    got, y = out[usable], exact[usable]
     errors = float((got - y).square().sum())
     if int(usable.sum()) < _LEAST or not errors:
         return []
     for text, twice, change in _changes(size):
         for changed in _changed(call, size, change):
             try:
-                result = dict(named_tensors(changed.run(), "output")).get(name)
+                result = dict(named_tensors(changed.run(), OUTPUT)).get(output.name)
             except ReferenceFailed:  # its shapes do not go together
                 continue
             if result is None or result.dim() != out.dim():

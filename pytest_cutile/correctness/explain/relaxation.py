@@ -1,7 +1,4 @@
-"""Tolerance relaxation: which looser numerics policy, or which plain tolerance, an output would pass.
-
-Nothing is loosened by this: the failure stays one, and says what to declare if the kernel is meant so.
-"""
+"""Tolerance relaxation: which looser numerics policy, or which plain tolerance, an output would pass."""
 
 from __future__ import annotations
 
@@ -32,17 +29,14 @@ EXP_ERROR = 2.0**-10
 def advise(
     outputs: Any,
     comparison: OutputsComparison,
-    runs: ReferenceRuns,
-    title: str,
     started: float,
-    is_right_around_zero: Callable[[], bool] = bool,
+    is_right_around_zero: Callable[[], bool],
 ) -> str:
     """Say under which looser terms wrong outputs would pass; empty for integers.
 
-    A kernel that rounds intermediate results does so wherever its inputs are. One that is right around zero
-    has the precision that `mid` would excuse, and loses it to an offset.
+    A kernel that is right around zero has the precision that `mid` would excuse, and loses it to an offset.
     """
-    terms = runs.terms
+    runs, terms = comparison.runs, comparison.runs.terms
     formats = [target for out in comparison.outputs.values() if (target := format_of(out.dtype)) is not None]
     if not formats:
         return ""
@@ -50,7 +44,7 @@ def advise(
         return f"looser numerics policies were not tried: this check took {seconds:.0f} s without them"
 
     def passes(others: ReferenceRuns) -> bool:
-        return not compare_outputs(outputs, others, title=title, may_refine=False).failed
+        return not compare_outputs(outputs, others, may_refine=False).failed
 
     def passes_with(**changes: Any) -> bool:
         return passes(ReferenceRuns(runs.call, runs.parts, replace(terms, **changes)))
@@ -74,16 +68,16 @@ def advise(
                 passes_torch(out, comparison.exact(name)) for name, out in comparison.outputs.items()
             ),
         )
-    if policies and advice.startswith(WOULD) and _is_any_lost(comparison, runs, policies[-1]):
+    if policies and advice.startswith(WOULD) and _is_any_lost(comparison, policies[-1]):
         advice = "elements are off by more than half of their value, which no looser numerics policy explains"
     elif advice.startswith(f"{WOULD} mid=") and is_right_around_zero():
         advice = CANCELS
     return advice
 
 
-def _is_any_lost(comparison: OutputsComparison, runs: ReferenceRuns, policy: NumericsPolicy) -> bool:
+def _is_any_lost(comparison: OutputsComparison, policy: NumericsPolicy) -> bool:
     """Return whether elements pass under a policy that does not explain them; not known of parts."""
-    truth = runs.under(policy).whole
+    truth = comparison.runs.under(policy).whole
     return truth is not None and any(
         _are_lost(comparison.outputs[name], comparison.expected(name), result.outside, truth.policy[name])
         for name, result in comparison.results.items()
@@ -109,8 +103,8 @@ def looser_policies(
 def _are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spread: Spread) -> bool:
     """Say whether most elements that are off by more than half of their value are no roundings.
 
-    Noise of others in their row may widen the bound until they pass; only where their own `spread` is as
-    large (sums that cancel) is it what made them.
+    They may pass by the noise of others in their row; roundings make them only where their own `spread` is
+    as large (sums that cancel).
     """
     target = format_of(out.dtype)
     if target is None:

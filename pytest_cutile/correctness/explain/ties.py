@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FLOAT32
 from pytest_cutile.tensors.trees import named_tensors
@@ -17,28 +18,20 @@ _ROUNDINGS = 4.0
 
 
 def find_ties(
-    out: torch.Tensor,
-    exact: torch.Tensor,
-    wrong: torch.Tensor,
-    arguments: Mapping[str, Any],
-    compared: Sequence[torch.Tensor] = (),
+    output: WrongOutput, arguments: Mapping[str, Any], compared: Sequence[torch.Tensor]
 ) -> list[str]:
     """Say that wrong indices, as of argmax and top-k, point at values that are equal, or nearly so.
 
-    Args:
-        out: An output of integers.
-        exact: The reference's result.
-        wrong: Which elements are wrong.
-        arguments: Those of the launch, by name.
-        compared: What the reference sorts or looks for the largest of.
+    `compared` is what the reference sorts or looks for the largest of.
     """
-    if out.is_floating_point() or out.is_complex() or out.dtype == torch.bool or not wrong.any():
+    out = output.out
+    if out.is_floating_point() or out.dtype == torch.bool or not output.bad:
         return []
     known = [pair for argument, value in arguments.items() for pair in named_tensors(value, argument)]
     for name, whole in [*known, *(("what the reference compares", values) for values in compared)]:
         values = whole.flatten() if out.dim() == 0 else whole
         for dim in _indexed(values, out):
-            off = _farthest(values, out.long(), exact.long(), wrong, dim)
+            off = _farthest(values, output.values, output.exact.long(), output.wrong, dim)
             at = f"the wrong indices point at values of {name} that are equal"
             if off == 0:
                 return [f"{at}: the reference breaks ties otherwise"]

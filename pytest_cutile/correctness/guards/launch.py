@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
-from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
+from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
-from pytest_cutile.correctness.signatures import name_of as function_name
-from pytest_cutile.correctness.signatures import positional_names
+from pytest_cutile.correctness.signatures import function_name, positional_names
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
@@ -23,11 +23,8 @@ from pytest_cutile.verdicts import Reason
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""
 _TURNS = (1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
-"""Which of two patterns lies around inputs in each of the launches that tell whether outputs depend on it.
-With the two before them they are the Thue-Morse sequence: a launcher that alternates, or goes through a few
-buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
-
-
+"""Which of two patterns lies around inputs in the launches that tell whether outputs depend on it. They go on
+with a Thue-Morse sequence, with which no launcher that goes through a few buffers keeps step."""
 _FAR = 4.0
 """How many standard deviations the mean of an input is from zero for digits to cancel in its variance."""
 
@@ -41,14 +38,14 @@ class GuardedLauncher:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: CheckOptions,
-        launching: Launching = ON_GPU,
+        launching: Launching,
     ) -> None:
         self.name = function_name(fn)
         names = positional_names(fn, len(args))
-        self.positional = [f"argument {at}" if name in kwargs else name for at, name in enumerate(names)]
+        self._positional = [f"argument {at}" if name in kwargs else name for at, name in enumerate(names)]
         """Names of the positional arguments. A name given twice is left to Python, which refuses it."""
         self._fn = fn
-        self._arguments = {**dict(zip(self.positional, args, strict=True)), **kwargs}
+        self._arguments = self.by_name(args, kwargs)
         for argument, value in self._arguments.items():
             for name, tensor in named_tensors(value, argument):
                 if (layout := without_memory(tensor)) is not None:
@@ -62,11 +59,11 @@ class GuardedLauncher:
         """The arguments that are its outputs, because it returns none."""
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
+        self.launches = 0
         self._has_redzones = options.guard and not launching.is_interpreted
         self._launching = launching
-        self.launches = 0
-        """How many there were."""
-        self._inputs: Inputs
+        self.inputs: Inputs
+        """The arguments of all launches but those of `launch_with`."""
         self._unreturned: set[str] = set()
 
     def launch(self) -> Any:
@@ -76,24 +73,15 @@ class GuardedLauncher:
             KernelMismatch: it changed an input, wrote beside a tensor, or never wrote a `writes` argument.
             UncheckableOutput: it returned no tensor, an incomparable one, or an undeclared argument.
         """
-        self._inputs = self._guarded(self._arguments)
-        outputs = self._launch(self._inputs)
+        self.inputs = self._guarded(self._arguments)
+        outputs = self._launch(self.inputs)
         self._check_written(outputs)
-        self._inputs.write_back()
-        self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
-        self.is_small = sum(one.nbytes for one in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
+        self.inputs.write_back()
+        self._unreturned = self.inputs.changing - self.inputs.returned(outputs)
+        self.is_small = sum(tensor.nbytes for tensor in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
         if not self.is_small:
-            self._inputs.given = {}  # no other launch follows: free the copies
+            self.inputs.given = {}  # no other launch follows: free the copies
         return outputs
-
-    @property
-    def before(self) -> dict[str, Any]:
-        """The arguments from before the launch, by name."""
-        return self._inputs.before
-
-    @property
-    def may_change(self) -> set[str]:
-        return self._mutates | self._writes
 
     @property
     def mutated(self) -> dict[str, Any]:
@@ -107,36 +95,19 @@ class GuardedLauncher:
         return {name: value for name, value in self._arguments.items() if name not in written}
 
     @property
-    def is_interpreted(self) -> bool:
-        """Whether launches are interpreted, and small enough to be made again.
-
-        `repeat` launches nothing then: the second launch of a check has the inputs in another layout.
-        """
+    def can_interpret_again(self) -> bool:
+        """Whether launches are interpreted, and small enough to be made again (`repeat` makes none then)."""
         return self._launching.is_interpreted and self.is_small
-
-    def is_new(self) -> bool:
-        """Return whether no check has launched this code a second time."""
-        return self._launching.is_new()
-
-    @property
-    def leaves_other_memory(self) -> bool:
-        """Whether an interpreted launch left something else than the one before in memory that both wrote."""
-        return self._launching.leaves_other_memory
-
-    @property
-    def unguarded(self) -> tuple[str, ...]:
-        return tuple(self._inputs.notes)
 
     def repeat(self, outputs: Any) -> tuple[Any, bool] | None:
         """Launch again, with other bytes around the inputs; None for large cases and the interpreter.
 
-        Returns:
-            The outputs, and whether they have the same bits as the first ones.
+        Returns the outputs, and whether they have the same bits as the first ones.
         """
         if self._launching.is_interpreted or not self.is_small:
             return None
         first = self.kept(outputs)
-        again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
+        again = self.kept(self.relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
             raise KernelMismatch(f"{self.name}: {unwritten}", kind=Reason.UNWRITTEN)
         if have_same_bits(first, again):
@@ -144,8 +115,8 @@ class GuardedLauncher:
         if self._has_redzones and self._depends_on_redzones(first, again):
             names = [
                 name
-                for name in self._inputs.redzones
-                if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
+                for name in self.inputs.redzones
+                if not have_same_bits(first, self.relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
             ]
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
@@ -162,77 +133,71 @@ class GuardedLauncher:
         unwritten = ""
         if any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
             with contextlib.suppress(KernelMismatch):
-                again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+                again = self.relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
                 unwritten = _never_written(first, again)
                 unwritten = unwritten or "launched again over other bytes: all elements are written"
         names = []
         if self._has_redzones and (nans := _count_nans(first)):
-            for name in self._inputs.redzones:
+            for name in self.inputs.redzones:
                 with contextlib.suppress(KernelMismatch):
-                    if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < nans:
+                    if _count_nans(self.relaunch(Pattern.ZERO, around=[name])) < nans:
                         names.append(name)
         if names:
             return f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
         return unwritten
 
     def layouts(self, vary: bool | None) -> Iterator[tuple[Layout, dict[str, Any], str]]:
-        """Yield layouts to launch with, the arguments in them, and words for them.
-
-        They are all or none, if `vary` says so, else those that cost little.
-        """
-        if self._inputs.entangled or vary is False or not (vary or self.is_small):
+        """Yield the layouts to launch with, the arguments in them, and words; by default cheap ones."""
+        if self.inputs.entangled or vary is False or not (vary or self.is_small):
             return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
         cheap = (Layout.PADDED,) if self._launching.is_interpreted else (Layout.PADDED, Layout.OFFSET)
         for layout in Layout if vary else cheap:
-            if (varied := in_layout(self._inputs.before, layout)) is not None:
+            if (varied := in_layout(self.inputs.before, layout)) is not None:
                 yield layout, *varied
 
     def around_zero(self) -> dict[str, Any] | None:
-        """Return the arguments with each input that is far from zero moved to a mean of zero; None: none is.
-
-        Digits that a sum or difference of such an input loses are not lost then, and rounded ones still are.
-        """
-        if self._inputs.entangled or not self.is_small:
+        """Return the arguments with inputs that are far from zero moved to a mean of zero; None: none is."""
+        if self.inputs.entangled:
             return None
         moved = {
             id(tensor): (tensor.double() - mean).to(tensor.dtype)
-            for tensor in tensors_in(self._inputs.before)
+            for tensor in tensors_in(self.inputs.before)
             if tensor.is_floating_point() and tensor.numel() > 1
             for deviation, mean in [torch.std_mean(tensor.double())]
             if 0 < _FAR * deviation < mean.abs()
         }
-        return map_tensors(lambda one: moved.get(id(one), one), self._inputs.before) if moved else None
+        return map_tensors(lambda one: moved.get(id(one), one), self.inputs.before) if moved else None
 
     def launch_with(self, arguments: Mapping[str, Any]) -> Any:
         return self._launch(self._guarded(arguments))
 
-    def launch_again(self) -> Any:
-        """Launch with the arguments as they were given, in the same memory; return the outputs."""
-        return self._relaunch(Pattern.BESIDE_INPUT)
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._positional, args, strict=True)), **kwargs}
 
-    def split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional arguments and the others."""
-        others = {name: value for name, value in arguments.items() if name not in self.positional}
-        return tuple(arguments[name] for name in self.positional), others
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the positional arguments and the others, by name."""
+        others = {name: value for name, value in arguments.items() if name not in self._positional}
+        return {name: arguments[name] for name in self._positional}, others
 
-    def _relaunch(
+    def relaunch(
         self,
-        beside: Pattern,
+        beside: Pattern = Pattern.BESIDE_INPUT,
         *,
         around: Collection[str] | None = None,
         unwritten: Pattern = Pattern.UNWRITTEN,
     ) -> Any:
-        self._inputs.restore(beside, around=around, unwritten=unwritten)
-        return self._launch(self._inputs, unwritten)
+        """Launch with the arguments as they were given, in the same memory; return the outputs."""
+        self.inputs.restore(beside, around=around, unwritten=unwritten)
+        return self._launch(self.inputs, unwritten)
 
     def _depends_on_redzones(self, first: Any, again: Any) -> bool:
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
-        return all(have_same_bits(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
+        return all(have_same_bits(self.relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
 
     def kept(self, outputs: Any) -> Any:
         """Return outputs as they are now, whatever another launch does to the arguments."""
-        return map_tensors(lambda tensor: tensor.clone() if self._inputs.holders(tensor) else tensor, outputs)
+        return map_tensors(lambda tensor: tensor.clone() if self.inputs.holders(tensor) else tensor, outputs)
 
     def _guarded(self, arguments: Mapping[str, Any]) -> Inputs:
         return Inputs(arguments, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones)
@@ -245,7 +210,7 @@ class GuardedLauncher:
             if not self._launching.is_interpreted:
                 enclose = allocations.enclose if self._has_redzones else None
                 guards.enter_context(poisoned_allocations(enclose, unwritten))
-            outputs = self._launching(self._fn, args, kwargs)
+            outputs = self._launching(self._fn, tuple(args.values()), kwargs)
         if outputs is None:  # the arguments that it writes are its outputs
             named = self._writes or self._mutates
             self.written = tuple(name for name in self._arguments if name in named)
@@ -253,16 +218,16 @@ class GuardedLauncher:
         self._check_comparable(outputs)
         for device in {tensor.device for tensor in tensors_in(outputs) if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-        changed = [*self._changed(inputs, outputs)]
-        wrong = [*allocations.violations(outputs), *inputs.violations(), *(text for text, _ in changed)]
+        wrong = [*allocations.violations(outputs), *inputs.violations()]
+        kind = Reason.OUT_OF_BOUNDS if wrong else Reason.CHANGED_INPUT
+        change, changed = _first_change(inputs, outputs)
+        wrong += [change] * bool(change)
         if wrong:
-            mismatch = KernelMismatch(
-                "\n".join(f"{self.name} {violation}" for violation in wrong),
-                kind=Reason.CHANGED_INPUT if len(changed) == len(wrong) else Reason.OUT_OF_BOUNDS,
-            )
-            mismatch.changed = next((tensor for _, tensor in changed), None)
+            text = "\n".join(f"{self.name} {violation}" for violation in wrong)
+            mismatch = KernelMismatch(text, kind=kind)
+            mismatch.changed = changed
             raise mismatch
-        for name, tensor in named_tensors(outputs, "output"):
+        for name, tensor in named_tensors(outputs, OUTPUT):
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
                 raise UncheckableOutput(
@@ -291,25 +256,12 @@ class GuardedLauncher:
                     + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
                 )
 
-    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield which argument has other bits than before, in words, and its tensor; not those that may."""
-        for argument in (name for name in inputs.given if name not in inputs.changing):
-            now, then = (named_tensors(each[argument], argument) for each in (inputs.given, inputs.before))
-            for (name, left), (_, right) in zip(now, then, strict=True):
-                if not same_bits(left, right):
-                    returned = argument in inputs.returned(outputs)
-                    count = int((bits_of(left) != bits_of(right)).sum())
-                    share = f"{count:,} of {left.numel():,} elements differ from before the launch"
-                    advice = _advice(argument, returned=returned)
-                    yield f"changed its input {name} ({describe(left)}): {share}\n{advice}", left
-                    return
-
     def _check_written(self, outputs: Any) -> None:
         """Raise KernelMismatch if an argument beside the outputs was to be overwritten and was not."""
         if not (unchanged := self._unchanged(outputs, Pattern.UNWRITTEN)):
             return
         # a byte may be a value, but not one byte now and another one then
-        again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+        again = self.relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
         still = self._unchanged(again, Pattern.UNWRITTEN_AGAIN)
         for name, argument in unchanged.items():
             if name in still:
@@ -323,8 +275,8 @@ class GuardedLauncher:
         """Return tensors beside the outputs that a launch never wrote: their names and their arguments'."""
         return {
             name: argument
-            for argument in self._writes - self._inputs.returned(outputs)
-            for name, tensor in named_tensors(self._inputs.given[argument], argument)
+            for argument in self._writes - self.inputs.returned(outputs)
+            for name, tensor in named_tensors(self.inputs.given[argument], argument)
             if tensor.numel() and bool(poisoned(tensor, unwritten).all())
         }
 
@@ -348,6 +300,19 @@ def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
     return chosen if len(chosen) > 1 else next(iter(chosen), None)
 
 
+def _first_change(inputs: Inputs, outputs: Any) -> tuple[str, torch.Tensor | None]:
+    """Say which argument was changed and may not be, and return its tensor; empty and None: none was."""
+    for argument in (name for name in inputs.given if name not in inputs.changing):
+        before = tensors_in(inputs.before[argument])
+        for (name, tensor), old in zip(named_tensors(inputs.given[argument], argument), before, strict=True):
+            if not same_bits(tensor, old):
+                count = int((bits_of(tensor) != bits_of(old)).sum())
+                share = f"{count:,} of {tensor.numel():,} elements differ from before the launch"
+                advice = _advice(argument, returned=argument in inputs.returned(outputs))
+                return f"changed its input {name} ({describe(tensor)}): {share}\n{advice}", tensor
+    return "", None
+
+
 def _advice(label: str, *, returned: bool) -> str:
     if not returned:
         return f"if it is meant to, say so with mutates=[{label!r}]"
@@ -359,7 +324,7 @@ def _advice(label: str, *, returned: bool) -> str:
 
 def _ambiguous(outputs: Any) -> dict[str, torch.Tensor]:
     """Return the outputs of which a single launch does not tell what was never written."""
-    return {name: tensor for name, tensor in named_tensors(outputs, "output") if may_be_value(tensor.dtype)}
+    return {name: tensor for name, tensor in named_tensors(outputs, OUTPUT) if may_be_value(tensor.dtype)}
 
 
 def _never_written(one: Any, other: Any) -> str:

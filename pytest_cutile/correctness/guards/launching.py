@@ -18,11 +18,9 @@ class Launching:
     Memory then needs neither redzones nor poison, and "cuda" is the memory of the CPU.
     """
     leaves_other_memory = False
-    """Whether the last call left something else than the call before in memory that both wrote, such as a
-    workspace."""
+    """Whether the last call left something else in memory than the call before, such as in a workspace."""
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a launcher; return its outputs."""
         return fn(*args, **kwargs)
 
     def is_new(self) -> bool:

@@ -14,8 +14,7 @@ from pytest_cutile.tensors.poison import Pattern, poison
 from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors, tensors_in
 
 KEPT_BYTES = 256 << 20
-"""Of temporaries that a launcher allocates, so many are kept until its end, to look at what lies around them;
-more are looked at only if they are returned."""
+"""Bytes of temporaries that are kept until a launch ends, to look at what lies around them."""
 
 
 class Inputs:
@@ -23,8 +22,7 @@ class Inputs:
 
     With redzones the launcher gets copies, of the same strides and alignment, which share memory where the
     given ones do; around them and in the gaps that strides leave lies `Pattern.BESIDE_INPUT`. Without, it
-    gets the given ones. So what was before is the given tensors themselves, or clones: memory for one copy
-    either way. Arguments in `writes` are poisoned.
+    gets the given ones. Arguments in `writes` are poisoned.
     """
 
     def __init__(
@@ -44,15 +42,9 @@ class Inputs:
         self._arguments = dict(arguments)
         self._writes = writes
         copies = dict(self._enclose()) if redzones else {}
-        changing, others = (
-            {
-                _address(tensor)
-                for name, value in arguments.items()
-                if (name in self.changing) is may_change
-                for tensor in tensors_in(value)
-            }
-            for may_change in (True, False)
-        )
+        changing, others = set[tuple[str, int]](), set[tuple[str, int]]()
+        for name, value in arguments.items():
+            (changing if name in self.changing else others).update(map(_address, tensors_in(value)))
         self.entangled = not changing.isdisjoint(others)
         """Whether one that may change shares its memory with one that may not."""
 
@@ -61,7 +53,6 @@ class Inputs:
             return tensor if unchanged else tensor.detach().clone()
 
         self.before: dict[str, Any] = map_tensors(keep, self._arguments)
-        """Values from before the launch."""
         self.given: dict[str, Any] = map_tensors(
             lambda tensor: copies.get(id(tensor), tensor), self._arguments
         )
@@ -78,13 +69,7 @@ class Inputs:
                         own.resize_(given.shape)
                     own.detach().copy_(given)
 
-    def restore(
-        self,
-        pattern: Pattern = Pattern.BESIDE_INPUT,
-        *,
-        around: Collection[str] | None = None,
-        unwritten: Pattern = Pattern.UNWRITTEN,
-    ) -> None:
+    def restore(self, pattern: Pattern, *, around: Collection[str] | None, unwritten: Pattern) -> None:
         """Restore the arguments for another launch; only redzones `around` these names hold `pattern`."""
         for name, zones in self.redzones.items():
             zones.fill(pattern if around is None or name in around else Pattern.BESIDE_INPUT)

@@ -19,8 +19,7 @@ _LARGEST_REDZONE_BYTES = 1 << 20
 def redzone_bytes(span_bytes: int) -> int:
     """Return the size of the redzone on each side of `span_bytes`: as large, from 16 KiB to 1 MiB.
 
-    What is written past the end begins at the end, with hardly an exception; a redzone has to be large enough
-    that it also keeps from others what a tile that sticks out writes.
+    It keeps from others what a tile that sticks out writes.
     """
     size = min(max(span_bytes, _SMALLEST_REDZONE_BYTES), _LARGEST_REDZONE_BYTES)
     return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

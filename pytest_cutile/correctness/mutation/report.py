@@ -22,7 +22,6 @@ class Weakness(StrEnum):
     """What is weak if a mutant is not killed."""
 
     CASE = "case"
-    """The case."""
     KERNEL = "kernel"
     """The kernel's cases together, if none of them kills the mutant."""
     NONE = "none"

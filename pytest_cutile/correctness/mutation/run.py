@@ -1,10 +1,8 @@
 """Run the mutants of a check: mutate a right result in ways that bugs do, and compare the mutant.
 
-Mutants of an *output* are made of the exact values, rounded once: a tile missing, two heads exchanged, a
-truncating cast. (A bug of the kernel may have removed what is to be mutated.) They show how much the bound
-lets through, and inputs of which too much is alike. Mutants of an *input* are what the kernel would have
-computed without the last indices of one dimension, by the reference. They show inputs that hide a part of a
-sum.
+Mutants of an *output* are made of the exact values, rounded once. They show how much the bound lets through,
+and inputs of which too much is alike. Mutants of an *input* are what the reference computes without the last
+indices of one dimension. They show inputs that hide a part of a sum.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import blocks, compare
-from pytest_cutile.correctness.compare.outputs import ComparedOutput
+from pytest_cutile.correctness.compare.elements import ComparedOutput, blocks, compare
+from pytest_cutile.correctness.error_model.running import ROUNDING
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
 from pytest_cutile.tensors.dtypes import bits_of, format_of, same_bits
@@ -31,8 +29,6 @@ _SAMPLE = 1 << 16
 """Elements of an output, evenly spaced, that tell which are small."""
 MOST_RUNS = 32
 """Runs of the reference that mutated inputs may cost."""
-_ROUNDING = 1e-12
-"""Of float64, relative: what sums in another order may differ by."""
 _SAME = {
     "all zero": "the right output is zero everywhere",
     "a tile missing": "the right output is zero there",
@@ -53,8 +49,7 @@ def run_mutants(
 ) -> MutationReport:
     """Return which mutants the check of these outputs, which passed, kills.
 
-    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments, at
-    most `MOST_RUNS` times.
+    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments.
 
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
@@ -107,8 +102,8 @@ def _run_shortened(
 ) -> Mutant | None:
     """Compare what a kernel would compute that takes the last `count` indices of an input for zeros.
 
-    What a case makes of them may be nothing, and its bound may hide one of many: another case shows it then.
-    No case may hide a tile, nor have inputs that are zero there anyway. None: no output shows it.
+    A case may hide one of many indices, and another case shows it then. No case may hide a tile, nor have
+    inputs that are zero there anyway. None: the reference does not compute it.
     """
     last = "last index" if count == 1 else f"last {count}"
     mutant = Mutant(mutation=f"an input's {last} ignored", where=f"{name}, dim {dim}", of_input=True)
@@ -147,7 +142,7 @@ def _outcome_of(output: ComparedOutput, moved: torch.Tensor, *, size: int, count
         return Outcome.KILLED, ""
     differs = moved != exact
     if exact.dtype.is_floating_point:
-        differs = ~moved.isclose(exact, rtol=_ROUNDING, atol=0.0, equal_nan=True)
+        differs = ~moved.isclose(exact, rtol=ROUNDING, atol=0.0, equal_nan=True)
     if not bool(differs.any()):
         return Outcome.EQUIVALENT, "the exact output is the same without them"
     elsewhere = differs.clone()
@@ -219,10 +214,7 @@ def _without_one(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 def _without_smallest(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Return `bits` with zeros for the smallest tenth by magnitude of the elements that are not zero.
-
-    A bound that follows the largest elements of a row lets small ones be anything.
-    """
+    """Return `bits` with zeros for the smallest tenth by magnitude of the elements that are not zero."""
     magnitudes = out.detach().double().abs()
     some = magnitudes.flatten()[:: -(-out.numel() // _SAMPLE)]
     some = some[some > 0].sort().values

@@ -9,6 +9,7 @@ import torch
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
 from pytest_cutile.correctness.explain.diagnosis import find_inexact
 from pytest_cutile.correctness.explain.findings import LINES, WIDTH, explain
+from pytest_cutile.correctness.explain.output import WrongOutput
 from tests.correctness.checking import tensor
 
 
@@ -309,7 +310,8 @@ def test_errors_that_are_wrong_only_together():
     comparison.together = SimpleNamespace(excesses=())
     out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
     wrong = find_inexact(out, x.double())
-    said = explain("output", out, x.double(), comparison, wrong, basis="derived")  # type: ignore[arg-type]
+    output = WrongOutput(name="output", out=out, exact=x.double(), wrong=wrong)
+    said = explain(output, comparison, basis="derived")  # type: ignore[arg-type]
     assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in said.facts[0]
     assert "  where: dim 1: only the first 50 of 100" in said.facts
     assert said.details[0] == "  failed: slope"

@@ -11,7 +11,6 @@ from pytest_cutile.correctness.check import (
     ReferenceFailed,
     UncheckableOutput,
     check_kernel,
-    run_check,
 )
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES
 from pytest_cutile.tensors.poison import poisoned, poisoned_allocations
@@ -341,7 +340,7 @@ def test_the_message_is_short():
 
     kernel = kernel_with_a_name_that_is_much_longer_than_any_line_of_a_continuous_integration_log_should_be
     with pytest.raises(KernelMismatch) as caught:
-        run_check(kernel, (tensor(8, 8),), {}, reference=lambda x: (x,) * 40)
+        check_kernel(kernel, tensor(8, 8), reference=lambda x: (x,) * 40)
     lines = str(caught.value).splitlines()
     assert len(lines) <= 33
     assert max(map(len, lines[1:])) <= 100
