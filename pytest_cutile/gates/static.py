@@ -110,7 +110,7 @@ class StaticGate(CompilingGate):
             judgement = self._without_entry(case, nodeid)
         else:
             if not entry.facts.runs_the_same(current):
-                comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
+                comparison = compare(entry.facts, current, arch=case.arch, margin=settings.static_margin)
             toolchain_changes = environment_changes(entry.toolchain, toolchain)
             judgement = _judge_code(entry.facts, current, comparison, toolchain_changes)
         recorded, note = False, ""
@@ -204,7 +204,7 @@ class StaticGate(CompilingGate):
             if entry is None:
                 note = f"compiled kernels recorded in {shown}"
                 return renewed
-            comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
+            comparison = compare(entry.facts, current, arch=case.arch, margin=settings.static_margin)
             worse = comparison.of(Effect.WORSE)
             if worse and settings.reason is None:
                 raise Rejected(f"{worse[0].text} is worse; give --reason TEXT to accept that")
