@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_cutile.results import SpeedResult
 from pytest_cutile.speed.case import Request, SpeedCase, SpeedOutcome
@@ -111,6 +111,10 @@ class PendingCase:
     def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
         self.judgement = judgement
         self.outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
+
+    def add_note(self, text: str) -> None:
+        """Say in the outcome what was recorded, or why nothing was."""
+        self.outcome = replace(self.decided, note=f"{self.case.key}: {text}")
 
     def fail(self, error: MeasurementFailed) -> None:
         """Close the case because a fresh process could not measure it."""

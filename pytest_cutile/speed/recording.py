@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_cutile.baselines.entries import (
     PairedChange,
@@ -31,43 +30,32 @@ from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """What was done about a case."""
-
-    text: str
-    recorded: bool
-    """Whether the file holds it now."""
-
-
 def new_run_id(unique: str | None = None) -> str:
     """Return a name for a run of pytest that no other one has; one for all workers with the same `unique`."""
     return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
 
 
-def record(session: Session, cases: Sequence[PendingCase]) -> tuple[dict[str, Note], str]:
-    """Record what one session measured, all cases in one go.
+def record(session: Session, cases: Sequence[PendingCase]) -> str:
+    """Record what one session measured, all cases in one go; return a remark about all of it, or "".
 
-    Returns:
-        What was done, by key, and a remark about all of it, or "".
+    Each case gets a note of what was done.
 
     Raises:
         BaselineError: the file cannot be read or written. Nothing was changed.
     """
     store = session.baselines
     if store is None or not cases:
-        return {}, ""
+        return ""
     session_id, recorded = _session(session, cases)
-    notes: dict[str, Note] = {}
     records: dict[str, Record] = {}
     for case in cases:
         try:
             records[case.case.key] = new_record(case, session_id, session.settings.reason)
         except Rejected as rejected:
             why = f"{rejected}".removeprefix(f"{case.case.key}: ")  # the note begins with the key
-            notes[case.case.key] = Note(text=f"not recorded: {why}", recorded=False)
+            case.add_note(f"not recorded: {why}")
     if not records:
-        return notes, ""
+        return ""
 
     def renew(on_disk: SpeedBaselines) -> SpeedBaselines:
         return add(on_disk, session_id, recorded, records)
@@ -76,11 +64,11 @@ def record(session: Session, cases: Sequence[PendingCase]) -> tuple[dict[str, No
     store.record_speed(device.arch, device.name, renew)
     for case in cases:
         if (added := records.get(case.case.key)) is not None:
-            text = f"{_added(case, added)} in {session.speed_baselines_name}"
-            notes[case.case.key] = Note(text=text, recorded=True)
+            case.add_note(f"{_added(case, added)} in {session.speed_baselines_name}")
+            case.is_recorded = True
     if not recorded.commit.endswith("+"):
-        return notes, ""
-    return notes, (
+        return ""
+    return (
         f"warning: recorded from uncommitted changes of {recorded.commit[:12]}: commit them together with "
         "the baselines, else no later run can measure the baseline kernel"
     )
@@ -191,13 +179,8 @@ def _session(session: Session, cases: Sequence[PendingCase]) -> tuple[str, Recor
 
 
 def _added(case: PendingCase, added: Record) -> str:
-    shown = case.shown
-    what = f"{counted(len(added.runs), 'run')} of {format_time(shown.headline_us)} recorded"
-    moves = {
-        "faster": ", faster: it is the baseline kernel now",
-        "accepted": ", accepted: it is the baseline kernel now",
-    }
-    return what + moves.get(added.moved, "")
+    what = f"{counted(len(added.runs), 'run')} of {format_time(case.shown.headline_us)} recorded"
+    return f"{what}, {added.moved}: it is the baseline kernel now" if added.moved else what
 
 
 def fingerprint_of(case: SpeedCase, revision: str = "") -> str:

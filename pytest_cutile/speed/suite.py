@@ -118,18 +118,15 @@ class SpeedSuite:
             case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
         ]
         try:
-            notes, remark = record(self._session, cases)
+            remark = record(self._session, cases)
         except BaselineError as error:
             for case in cases:
                 case.close(Judgement(reason=Reason.BAD_BASELINE, detail=str(error)), failure=str(error))
             return
         self.remarks += [remark] if remark else []
         for case in self.pending:
-            note = notes.get(case.case.key)
-            text = "not recorded: its test failed" if case.test_failed else note.text if note else ""
-            if text and case.outcome is not None:
-                case.outcome = replace(case.outcome, note=f"{case.case.key}: {text}")
-                case.is_recorded = note is not None and note.recorded and not case.test_failed
+            if case.test_failed:
+                case.add_note("not recorded: its test failed")
 
     # -- ending early ---------------------------------------------------------------------------------
 
@@ -170,7 +167,6 @@ class SpeedSuite:
         outcome = case.decided
         if outcome.failure is not None or case.is_recorded:
             return outcome.failure
-        failure: str | None = None
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
             failure = self._regression(case, case.comparison)
         else:

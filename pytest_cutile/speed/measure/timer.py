@@ -81,7 +81,6 @@ class CudaGraphTimer(Timer):
         """
         self._device = device
         self._longest_us = longest_us
-        self._workloads: dict[str, ReferenceWorkload | None] = {}
         self._highest_under_load = 0
         self._highest_mhz = 0.0
         self._futile_waits = 0
@@ -127,10 +126,8 @@ class CudaGraphTimer(Timer):
         return self._tick_us
 
     def reference_workload(self, bound: str) -> ReferenceWorkload | None:
-        """Return the reference workload for kernels limited by `bound`; None if GPU memory is short."""
-        if bound not in self._workloads:
-            self._workloads[bound] = REFERENCE_WORKLOADS[bound]()
-        return self._workloads[bound]
+        """Make the reference workload for kernels limited by `bound`; return None if GPU memory is short."""
+        return REFERENCE_WORKLOADS[bound]()
 
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
         nvml.keep_loaded()  # it is asked after every placement
