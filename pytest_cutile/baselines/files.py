@@ -59,8 +59,13 @@ def static_path(base: Path, arch: str) -> Path:
     return _folder(base) / f"{arch}{_STATIC}"
 
 
+def static_arch(path: Path) -> str:
+    """Return the architecture of a file of static baselines."""
+    return path.name.removesuffix(_STATIC)
+
+
 def static_architectures(base: Path) -> set[str]:
-    return {path.name.removesuffix(_STATIC) for path in _folder(base).glob(f"*{_STATIC}")}
+    return {static_arch(path) for path in _folder(base).glob(f"*{_STATIC}")}
 
 
 def _folder(base: Path) -> Path:

@@ -95,7 +95,7 @@ class Comparison(ABC):
         return None
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
-        """Say by how much today's kernel is slower than stored, if all `kernels` are by a margin."""
+        """Return how much today's kernel is slower than stored, if all `kernels` are by a margin."""
         for regime in Regime:
             slower = [
                 _median_of(self.stored_log_ratios(one, time_us).get(regime) for one in measurements) or 0.0
