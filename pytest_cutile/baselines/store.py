@@ -48,11 +48,9 @@ class BaselineStore:
         return files.static_architectures(self._location)
 
     def speed_name(self, arch: str, gpu: str) -> str:
-        """Return where a platform's speed baselines are, as messages name it."""
         return self._shown(files.speed_path(self._location, arch, gpu))
 
     def static_name(self, arch: str) -> str:
-        """Return where an architecture's static baselines are, as messages name it."""
         return self._shown(files.static_path(self._location, arch))
 
     def record_speed(self, arch: str, gpu: str, renew: RenewSpeed) -> None:
@@ -120,9 +118,7 @@ def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
 def migrate(path: Path, resolve: Callable[[str], str]) -> dict[Path, bool]:
     """Rewrite a file, or those in a folder, in the current schema; return which were of an older one.
 
-    Args:
-        path: A file or a folder.
-        resolve: Returns the full hash of a commit for a short one; the same one where it is not known.
+    `resolve` returns the full hash of a commit for a short one, and the same one where it is not known.
     """
     from pytest_cutile.baselines import migrate as migration
 

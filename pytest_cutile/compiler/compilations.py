@@ -157,11 +157,9 @@ class Compilations:
         return versioned_digest([self.fingerprint(case), *self._trace(case).operations, *declared])
 
     def torch_bytes(self, case: CompileCase) -> int:
-        """Return what torch operations of a case's launcher read and write."""
         return self._trace(case).torch_bytes
 
     def kernel_functions(self, case: CompileCase) -> set[FunctionType]:
-        """Return the functions of the kernels that a case launches."""
         return {kernel_function(compilation.launch.kernel) for compilation in self.of(case)}
 
     def source(self, case: CompileCase) -> str:

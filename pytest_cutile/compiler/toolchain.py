@@ -37,7 +37,6 @@ class ToolMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
 
 @cache
 def find_tileiras() -> Path:
-    """Return the tileiras that a launch would run."""
     if (tileiras := find_program("tileiras", _compiler_folders())) is not None:
         return tileiras
     raise CompilerMissing(

@@ -39,7 +39,6 @@ class NoGpuError(RuntimeError):
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """Yield the pynvml module with NVML initialised."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the deprecated package of the same name warns at import
@@ -122,7 +121,6 @@ class _Gpu:
         return clock
 
     def mhz(self, name: str) -> float | None:
-        """Return what `clock` does as a number to calculate with."""
         clock = self.clock(name)
         return None if clock is None else float(clock)
 
@@ -164,7 +162,6 @@ class _Gpu:
 
 @contextmanager
 def _first_gpu() -> Iterator[_Gpu]:
-    """Yield the first visible GPU."""
     with _nvml() as pynvml:
         yield _Gpu(pynvml, _visible(pynvml)[0])
 
@@ -220,7 +217,6 @@ def driver_environment() -> dict[str, str]:
 
 
 def sm_clock_mhz() -> float | None:
-    """Return the current SM clock of the first visible GPU; None where NVML does not say."""
     with _first_gpu() as gpu:
         return gpu.mhz("ClockInfo")
 
@@ -237,7 +233,6 @@ class Load:
 
 
 def read_load() -> Load:
-    """Return clock and counters of the first visible GPU."""
     with _first_gpu() as gpu:
         status = gpu.ask("ViolationStatus", "NVML_PERF_POLICY_POWER")
         return Load(
@@ -270,7 +265,6 @@ class GpuState:
 
 
 def read_state() -> GpuState:
-    """Return the state of the first visible GPU."""
     with _first_gpu() as gpu:
         application_clock, default_clock = gpu.application_clocks()
         reasons = gpu.ask("CurrentClocksEventReasons") or 0

@@ -79,7 +79,6 @@ class Comparison(ABC):
         """Say whether a case has become faster in one regime and slower in none."""
 
     def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
-        """Return what one measurement says, by regime."""
         return self.stored_log_ratios(measurement)
 
     def log_ratio(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
@@ -108,7 +107,6 @@ class Comparison(ABC):
     # -- what follows ---------------------------------------------------------------------------------
 
     def regimes(self, measurement: Measurement) -> list[Regime]:
-        """Return the regimes in which this measurement says something."""
         return [*self.log_ratios(measurement)]
 
     def change(self, measurements: Sequence[Measurement], regime: Regime | None = None) -> float | None:
@@ -150,7 +148,6 @@ class Paired(Comparison):
         return self._as(StoredTimes, unavailable=why)
 
     def samples(self, measurement: Measurement) -> dict[Regime, Sample]:
-        """Return what one process has measured of the pair."""
         return {
             regime: Sample(
                 log_ratio=log_ratio,
@@ -205,7 +202,6 @@ class SameCode(Comparison):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether code and environment are those of a record."""
         return not self.environment_changes
 
     def suspects(self, screening: Measurement) -> tuple[Regime, ...]:  # noqa: ARG002

@@ -75,7 +75,6 @@ def record(session: Session, cases: Sequence[PendingCase]) -> str:
 
 
 def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
-    """Return what is stored of a case."""
     problems = dict.fromkeys(text for measurement in case.measurements for text in measurement.problems)
     if problems:
         raise Rejected("; ".join(problems))
@@ -97,7 +96,6 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
 
 
 def _compared_with(case: PendingCase) -> str:
-    """Return the code of the anchor that a case was compared with; "" where there is none."""
     anchor = case.comparison.anchor if case.comparison is not None else None
     return anchor.code if anchor is not None else ""
 
@@ -149,7 +147,6 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
-    """Return how today's kernel compares with the anchor's, by regime."""
     comparison, changes = case.comparison, {}
     if comparison is not None:
         for regime in Regime:
@@ -162,7 +159,6 @@ def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
 
 
 def _session(session: Session, cases: Sequence[PendingCase]) -> tuple[str, RecordedSession]:
-    """Return this run on this GPU, and its name."""
     device = session.gpu.timer.device
     workloads = {
         one.reference_workload for case in cases for one in case.measurements if one.reference_workload

@@ -41,7 +41,6 @@ class SpeedSuite:
     def add(
         self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
-        """Add a case that fresh processes have to measure again."""
         records = self._session.settings.update_baselines
         if comparison is None:
             regimes: tuple[Regime, ...] = ()
@@ -113,7 +112,6 @@ class SpeedSuite:
         self.pending = [case for case in self.pending if case not in cases]
 
     def _record(self) -> None:
-        """Record what may be recorded, all in one go."""
         cases = [
             case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
         ]
@@ -200,13 +198,7 @@ def _measure(live: Sequence[PendingCase], processes: int, measure_again: Measure
 
 
 def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_comparisons: int) -> None:
-    """Decide what the evidence so far decides: pairs together, stored times one by one.
-
-    Args:
-        asked: the regimes that fresh processes were to decide.
-        rule: the thresholds.
-        n_comparisons: of the run.
-    """
+    """Decide what the evidence decides in the regimes that were asked: pairs together, stored times alone."""
     estimates: dict[tuple[PendingCase, Regime], Estimate] = {}
     for case, regimes in asked.items():
         comparison = case.comparison

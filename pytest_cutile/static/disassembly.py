@@ -73,7 +73,6 @@ def _attributes(dump: str, symbol: str) -> dict[str, int]:
 
 
 def read_code(cubin: Path) -> Disassembly:
-    """Return the instruction mix of a cubin."""
     with _unexpected_output():
         _, functions, *tables = _disassemble(str(cubin), "--print-line-info")
         return _read_functions(functions, tables[0] if tables else {})

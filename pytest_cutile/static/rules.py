@@ -165,7 +165,6 @@ LAUNCH_RULES: tuple[Rule, ...] = (
 
 
 def different(quantity: str, baseline: object, current: object) -> Change:
-    """Return a change that is neither worse nor better."""
     return Change(effect=Effect.DIFFERENT, quantity=quantity, baseline=str(baseline), current=str(current))
 
 
@@ -219,7 +218,6 @@ def _tensor_core_rank(mnemonics: str) -> int:
 
 
 def _has_grown(launches: Launches) -> bool:
-    """Say whether there are more instructions than before, by more than the margin."""
     before, after = (
         sum(launch.instruction_count or 0 for launch in side)
         for side in (launches.baseline, launches.current)

@@ -87,7 +87,6 @@ def _copies(arguments: Any) -> int:
 
 
 def _storages(arguments: Any) -> dict[int, Any]:
-    """Return the storages of all tensors on a GPU, by address."""
     from pytest_cutile.tensors.trees import map_tensors
 
     storages: dict[int, Any] = {}

@@ -73,12 +73,7 @@ class CudaGraphTimer(Timer):
     """
 
     def __init__(self, device: Device, *, longest_us: float = LONGEST_BURST_US) -> None:
-        """Make a timer.
-
-        Args:
-            device: the GPU.
-            longest_us: longest launch that `time_block` accepts, for tools that have no other regime.
-        """
+        """Make a timer; `longest_us` limits launches of `time_block`, for tools without another regime."""
         self._device = device
         self._longest_us = longest_us
         self._highest_under_load = 0
@@ -278,8 +273,7 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
 
     In ABBA order a launch follows itself as often as it follows the other one. One round alone is as good, if
     every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last
-    launch of a graph reads 0.3 us longer than one that another follows (a memory-bound kernel of 76 us on an
-    H200), or 2 % shorter, where a launcher uses streams of its own.
+    launch of a graph reads longer than one that another follows.
     """
     turns = [list(range(lanes)), list(range(lanes))[::-1]]
     if backward:
@@ -289,10 +283,8 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
 
 
 def _kept(order: Sequence[int], times: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Yield the launches and times of a replay, without lead and end."""
     return zip(order[1:-1], times[1:-1], strict=True)
 
 
 def _ticks(times: Iterable[float]) -> list[float]:
-    """Return the differences between neighbouring times, but for those that are rounding."""
     return [b - a for a, b in itertools.pairwise(sorted(times)) if b - a > LEAST_TICK_US]

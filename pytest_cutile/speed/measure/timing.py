@@ -282,7 +282,6 @@ class Measurement:
 
     @property
     def regimes(self) -> tuple[Regime, ...]:
-        """The regimes that were measured."""
         return tuple(regime for regime in Regime if self.blocks(regime))
 
     def us(self, regime: Regime) -> float | None:
