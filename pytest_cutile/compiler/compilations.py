@@ -110,7 +110,7 @@ class Compilations:
             job = export(launch, case.arch)
             compiling = self._compiler.submit(job)
             compilations.append(Compilation(launch=launch, job=job, compiling=compiling))
-        return _TracedCase(compilations, recorder.operations, recorder.torch_bytes)
+        return _TracedCase(compilations, recorder.tensors.operations, recorder.tensors.moved_bytes)
 
     def is_traced(self, case: CompileCase) -> bool:
         """Say whether a case was traced; its test reports the error of one that was not."""

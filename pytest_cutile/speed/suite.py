@@ -42,10 +42,8 @@ class SpeedSuite:
         self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
         records = self._session.settings.update_baselines
-        if comparison is None:
-            regimes: tuple[Regime, ...] = ()
-        elif records and judgement.reason is Reason.WITHIN_MARGIN:
-            regimes = ()  # it is decided: fresh processes measure today's kernel alone
+        if comparison is None or (records and judgement.reason is Reason.WITHIN_MARGIN):
+            regimes: tuple[Regime, ...] = ()  # nothing is to be decided: today's kernel alone is measured
         elif records:
             regimes = tuple(comparison.regimes(screening))
         else:
@@ -145,8 +143,7 @@ class SpeedSuite:
     def give_up(self) -> None:
         """Leave pending cases undecided, and record nothing: the run was stopped."""
         if unrecorded := sum(case.records for case in self.pending):
-            plural = "s" if unrecorded > 1 else ""
-            self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
+            self.remarks.append(f"{counted(unrecorded, 'case')} not recorded: the run was stopped")
         strict = self._session.settings.strict
         for case in self.pending:
             judgement = case.decided.judgement

@@ -86,16 +86,6 @@ class Recorder:
         if self.run is not None:
             self.run(launch, kernel_args)
 
-    @property
-    def operations(self) -> list[str]:
-        """The torch operations on tensors of the GPU so far, as text: name and layouts of the tensors."""
-        return self.tensors.operations
-
-    @property
-    def torch_bytes(self) -> int:
-        """What torch operations have read and written since `launcher_begins`."""
-        return self.tensors.moved_bytes
-
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
         if self.tensors.backing != "meta":
