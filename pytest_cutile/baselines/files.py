@@ -60,7 +60,6 @@ def static_path(base: Path, arch: str) -> Path:
 
 
 def static_arch(path: Path) -> str:
-    """Return the architecture of a file of static baselines."""
     return path.name.removesuffix(_STATIC)
 
 
@@ -308,7 +307,6 @@ def write_static(path: Path, baselines: StaticBaselines) -> None:
 
 
 def _write(path: Path, render: Callable[[], str], read: Callable[[Path, Mapping[str, Any]], object]) -> None:
-    """Replace a file of baselines, if its text can be read again."""
     try:
         text = render()
         read(path, _document(path, text))

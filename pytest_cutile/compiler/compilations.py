@@ -46,7 +46,6 @@ class CompileCase:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What results of the case are labelled with: key, kernel, case and architecture."""
         return {"key": self.baseline_key, "kernel": self.kernel, "case": self.case, "arch": self.arch}
 
     @property

@@ -23,7 +23,6 @@ from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.session import Session
-from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
@@ -85,8 +84,8 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
     return Record(
         session=session,
         work=case.case.work,
-        fingerprint=fingerprint_of(case.case),
-        source=source_of(case.case),
+        fingerprint=known(case.case.fingerprint),
+        source=known(case.case.source),
         runs=tuple(map(_run, case.measurements)),
         changes=_changes(case),
         anchor=_compared_with(case) if not moved else "",
@@ -179,18 +178,9 @@ def _added(case: PendingCase, added: Record) -> str:
     return f"{what}, {added.moved}: it is the baseline kernel now" if added.moved else what
 
 
-def fingerprint_of(case: SpeedCase, revision: str = "") -> str:
-    """Return the fingerprint of a case as of a git revision; empty where it is not known."""
-    return _digest(case.fingerprint, revision)
-
-
-def source_of(case: SpeedCase, revision: str = "") -> str:
-    """Return the digest of a case as written, as of a git revision; empty where it is not known."""
-    return _digest(case.source, revision)
-
-
-def _digest(make: Callable[[str], str], revision: str) -> str:
+def known(digest: Callable[[str], str], revision: str = "") -> str:
+    """Return a case's fingerprint or source as of a git revision; empty where it is not known."""
     try:
-        return make(revision)
+        return digest(revision)
     except Exception:  # noqa: BLE001 - no compiler, or code that another gate or the measurement reports
         return ""
