@@ -163,7 +163,7 @@ class SpeedSuite:
         if outcome.failure is not None or case.is_recorded:
             return outcome.failure
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
-            failure = self._regression(case, case.comparison)
+            failure: str | None = self._regression(case, case.comparison)
         else:
             failure = strict_failure(case.case.key, outcome.judgement, strict=self._session.settings.strict)
         if failure is not None and outcome.note:

@@ -107,7 +107,8 @@ def test_a_reference_workload_that_cannot_be_timed_is_left_out(workload_us):
 
 
 def test_a_reference_workload_that_cannot_be_made_is_asked_for_once(monkeypatch):
-    timer, asked = Pretend(), []
+    timer = Pretend()
+    asked: list[str] = []
     monkeypatch.setattr(timer, "reference_workload", asked.append)
     timed(timer)
     timed(timer)
