@@ -35,7 +35,6 @@ RETIRED = {
 """A pattern of whole words, and what to write instead."""
 SHARED_NAMES = {
     "Block",  # of Tile IR; of samples
-    "Note",  # of the compiler; on a recording
     "Observer",  # of a reference's operations; of a kernel's
     "Run",  # of the interpreter, public; in a baseline
 }
