@@ -94,7 +94,10 @@ class Comparison(ABC):
         return None
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
-        """Return how much today's kernel is slower than stored, if all `kernels` are by a margin."""
+        """Return by what fraction today's kernel is slower than stored.
+
+        None unless all `kernels` are slower by more than the plain margin.
+        """
         for regime in Regime:
             slower = [
                 _median_of(self.stored_log_ratios(one, time_us).get(regime) for one in measurements) or 0.0
