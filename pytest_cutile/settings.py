@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # imported when a gate asks for them: pytest starts without
     from pytest_cutile.reports.formats import ReportFormat
     from pytest_cutile.speed.decide import Rule
-    from pytest_cutile.static.changes import StaticRule
 
 RUN_VARIABLE = "PYTEST_CUTILE_RUN"
 """Environment variable with the process id of the pytest process that the user started."""
@@ -87,8 +86,8 @@ class Settings(NamedTuple):
     """Modules and packages that declare kernels (ini option `cutile_kernels`)."""
     perf_margin: float | None
     """Slowdown, as a fraction, that the speed gate must not miss; None: the rule's own."""
-    static_margin: float | None
-    """Growth of a resource, as a fraction, above which a kernel is worse; None: the rule's own."""
+    static_margin: float
+    """Growth of the predicted time or of spills, as a fraction, above which a kernel is worse."""
     changed_only: bool
     """Whether to leave out the cases whose compiled code and launch are those of the static baselines."""
     kernel_report: bool
@@ -123,9 +122,3 @@ class Settings(NamedTuple):
 
         margin = Rule.margin if self.perf_margin is None else self.perf_margin
         return Rule(margin=margin)
-
-    @property
-    def static_rule(self) -> StaticRule:
-        from pytest_cutile.static.changes import StaticRule
-
-        return StaticRule() if self.static_margin is None else StaticRule(margin=self.static_margin)

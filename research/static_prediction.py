@@ -37,7 +37,7 @@ from pytest_cutile.compiler import Compiler, digest_code, digest_launches, expor
 from pytest_cutile.compiler.compilations import Compilation
 from pytest_cutile.gates.declared import call_of
 from pytest_cutile.interpreter.executed import count_executed
-from pytest_cutile.static.changes import Effect, StaticRule
+from pytest_cutile.static.changes import Effect
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.static.inspection import Inspector
@@ -184,7 +184,7 @@ def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseF
 
 def judge(row: Row, base: CaseFacts, current: CaseFacts, arch: str) -> None:
     """Enter the gate's judgement and the predicted times."""
-    comparison = compare(base, current, arch=arch, rule=StaticRule())
+    comparison = compare(base, current, arch=arch, margin=0.1)
     effects = [f"{effect}" for effect in Effect if comparison.of(effect)]
     same = base.fingerprint == current.fingerprint
     row.effect = "unchanged" if same else next(iter(effects), "different")

@@ -35,7 +35,6 @@ RETIRED = {
 """A pattern of whole words, and what to write instead."""
 SHARED_NAMES = {
     "Block",  # of Tile IR; of samples
-    "Note",  # of the compiler; on a recording
     "Run",  # of the interpreter, public; in a baseline
 }
 """Names of two classes of the package. The list is to get shorter: who searches a name wants one class."""

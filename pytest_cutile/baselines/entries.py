@@ -202,7 +202,6 @@ def is_commit(text: str) -> bool:
 
 
 def recorded_by() -> str:
-    """Return the name and version of what records."""
     return f"pytest-cutile {version()}"
 
 

@@ -59,8 +59,12 @@ def static_path(base: Path, arch: str) -> Path:
     return _folder(base) / f"{arch}{_STATIC}"
 
 
+def static_arch(path: Path) -> str:
+    return path.name.removesuffix(_STATIC)
+
+
 def static_architectures(base: Path) -> set[str]:
-    return {path.name.removesuffix(_STATIC) for path in _folder(base).glob(f"*{_STATIC}")}
+    return {static_arch(path) for path in _folder(base).glob(f"*{_STATIC}")}
 
 
 def _folder(base: Path) -> Path:
@@ -302,7 +306,6 @@ def write_static(path: Path, baselines: StaticBaselines) -> None:
 
 
 def _write(path: Path, render: Callable[[], str], read: Callable[[Path, Mapping[str, Any]], object]) -> None:
-    """Replace a file of baselines, if its text can be read again."""
     try:
         text = render()
         read(path, _document(path, text))

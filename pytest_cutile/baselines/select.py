@@ -152,7 +152,7 @@ def add(
         SessionConflictError: the session is there with other content.
     """
     entries = {key: Entry(records=(record,)) for key, record in records.items()}
-    return pruned(united([baselines, replace(baselines, sessions={session_id: session}, entries=entries)]))
+    return merge([baselines, replace(baselines, sessions={session_id: session}, entries=entries)])
 
 
 def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
@@ -167,6 +167,18 @@ def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
         for key, entry in other.entries.items():
             entries[key] = _united_entry(key, entries[key], entry) if key in entries else entry
     return replace(first, sessions=sessions, entries=entries).in_order()
+
+
+def merge(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
+    """Return what is in one of the files of one platform, with old runs dropped.
+
+    The order of the files does not matter, and merging a file again changes nothing.
+    """
+    files = [*files]
+    platforms = sorted({f"{file.gpu} ({file.arch})" for file in files})
+    if len(platforms) != 1:
+        raise BaselineError(f"only files of one platform can be merged, not of {', '.join(platforms)}")
+    return pruned(united(files))
 
 
 def _united_entry(key: str, one: Entry, other: Entry) -> Entry:
@@ -211,31 +223,39 @@ def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
 
 
 def _pruned_entry(baselines: SpeedBaselines, entry: Entry) -> Entry:
-    current = _from_anchor(entry)
-    about: dict[object, list[Record]] = defaultdict(list)  # what times are about: one of these is compared
-    for record in current:
-        about[record.compared_with, record.work].append(record)
+    lasting, needed = _with_lasting_runs(baselines, entry), _needed_without_runs(baselines, entry)
+    n_kept: Counter[str] = Counter()  # runs, by GPU
+    kept: list[Record] = []
+    for record in reversed(entry.records):
+        gpu = baselines.sessions[record.session].gpu_uuid
+        n_runs = len(record.runs) if record.session in lasting else max(MAX_RUNS - n_kept[gpu], 0)
+        runs = record.runs[:n_runs]
+        n_kept[gpu] += len(runs)
+        if runs or record.session in needed:
+            kept.append(replace(record, runs=runs))
+    return replace(entry, records=tuple(reversed(kept)))
+
+
+def _with_lasting_runs(baselines: SpeedBaselines, entry: Entry) -> set[str]:
+    """Return the sessions whose runs stay: the first, those that moved the anchor, those of stored times."""
+    comparable: dict[object, list[Record]] = defaultdict(list)
+    for record in _from_anchor(entry):
+        comparable[record.compared_with, record.work].append(record)
     timed = {
         record.session
-        for records in about.values()
+        for records in comparable.values()
         for regime in ("burst", "sustained")
         for record in _first_timed(baselines, records, regime).values()
     }
-    lasting = timed | {
-        record.session for record in entry.records if record.moved or record is entry.records[0]
-    }
-    room: Counter[str] = Counter()  # runs kept, by GPU
-    pruned_records = []
-    for record in reversed(entry.records):
-        gpu = baselines.sessions[record.session].gpu_uuid
-        kept = record.runs if record.session in lasting else record.runs[: max(MAX_RUNS - room[gpu], 0)]
-        room[gpu] += len(kept)
-        pruned_records.append(replace(record, runs=kept))
-    needed = {record.session for record in current[:1]}
-    kinds = []
+    return timed | {record.session for record in entry.records if record.moved or record is entry.records[0]}
+
+
+def _needed_without_runs(baselines: SpeedBaselines, entry: Entry) -> set[str]:
+    """Return the sessions of the anchor, and of the newest record of each kind after it."""
+    current = _from_anchor(entry)
+    needed, kinds = {record.session for record in current[:1]}, []
     for record in reversed(current):
         if (kind := (record.compared_with, _kind(baselines, record))) not in kinds:
             kinds.append(kind)
             needed.add(record.session)
-    kept_records = (record for record in reversed(pruned_records) if record.runs or record.session in needed)
-    return replace(entry, records=tuple(kept_records))
+    return needed

@@ -48,11 +48,9 @@ class BaselineStore:
         return files.static_architectures(self._location)
 
     def speed_name(self, arch: str, gpu: str) -> str:
-        """Return where a platform's speed baselines are, as messages name it."""
         return self._shown(files.speed_path(self._location, arch, gpu))
 
     def static_name(self, arch: str) -> str:
-        """Return where an architecture's static baselines are, as messages name it."""
         return self._shown(files.static_path(self._location, arch))
 
     def record_speed(self, arch: str, gpu: str, renew: RenewSpeed) -> None:
@@ -120,14 +118,11 @@ def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
 def migrate(path: Path, resolve: Callable[[str], str]) -> dict[Path, bool]:
     """Rewrite a file, or those in a folder, in the current schema; return which were of an older one.
 
-    Args:
-        path: A file or a folder.
-        resolve: Returns the full hash of a commit for a short one; the same one where it is not known.
+    `resolve` returns the full hash of a commit for a short one, and the same one where it is not known.
     """
     from pytest_cutile.baselines import migrate as migration
 
-    paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {path: migration.migrate(path, resolve) for path in paths}
+    return {file: migration.migrate(file, resolve) for file in _files(path)}
 
 
 def _check_speed_file(path: Path) -> None:
@@ -147,26 +142,33 @@ def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
     """
     if not path.exists():
         raise BaselineError(f"{path}: there is no such file or folder")
-    speed: list[SpeedBaselines | None] = []
-    static: list[StaticBaselines | None] = []
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        if files.is_static(file):
-            static.append(files.read_static(file, file.name.removesuffix("-static.json")))
-        else:
-            speed.append(files.read_speed(file))
-    return [*filter(None, speed)], [*filter(None, static)]
+    by_path = _read(path)
+    return (
+        [baselines for baselines in by_path.values() if isinstance(baselines, SpeedBaselines)],
+        [baselines for baselines in by_path.values() if isinstance(baselines, StaticBaselines)],
+    )
 
 
 def summarize(folder: Path) -> list[str]:
     """Return a line for each file of baselines in a folder: whose they are, and how many cases."""
-    lines = []
-    for path in sorted(folder.glob("*.json")):
-        if files.is_static(path):
-            arch = path.name.removesuffix("-static.json")
-            static = files.read_static(path, arch)
-            lines.append(f"{path.name}: {counted(len(static.entries) if static else 0, 'compiled case')}")
-        else:
-            speed = files.read_speed(path)
-            if speed is not None:
-                lines.append(f"{path.name}: {counted(len(speed.entries), 'timed case')} on {speed.gpu}")
-    return lines
+    return [
+        f"{path.name}: {counted(len(baselines.entries), 'timed case')} on {baselines.gpu}"
+        if isinstance(baselines, SpeedBaselines)
+        else f"{path.name}: {counted(len(baselines.entries), 'compiled case')}"
+        for path, baselines in _read(folder).items()
+    ]
+
+
+def _read(path: Path) -> dict[Path, SpeedBaselines | StaticBaselines]:
+    """Return the baselines in each file of a folder, or in the file itself; none in a file that is gone."""
+    baselines = {
+        file: files.read_static(file, files.static_arch(file))
+        if files.is_static(file)
+        else files.read_speed(file)
+        for file in _files(path)
+    }
+    return {file: found for file, found in baselines.items() if found is not None}
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]

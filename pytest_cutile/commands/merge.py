@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.merge import merge
-from pytest_cutile.baselines.select import SessionConflictError
+from pytest_cutile.baselines.select import SessionConflictError, merge
 from pytest_cutile.baselines.store import read_speed, read_speed_target, record_speed
 from pytest_cutile.quantities import counted
 

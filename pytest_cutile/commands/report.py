@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_cutile.baselines.entries import SpeedBaselines, StaticBaselines
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.merge import merge
+from pytest_cutile.baselines.select import merge
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.commands.output import require_pages, write
 from pytest_cutile.quantities import counted

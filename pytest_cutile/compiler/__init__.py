@@ -32,7 +32,6 @@ from pytest_cutile.compiler.trace.launches import (
     pretend_gpu,
     pretended_backing,
     record_launches,
-    trace_launches,
 )
 
 __all__ = [
@@ -51,5 +50,4 @@ __all__ = [
     "pretended_backing",
     "record_launches",
     "source_digest",
-    "trace_launches",
 ]

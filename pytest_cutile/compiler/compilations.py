@@ -46,7 +46,6 @@ class CompileCase:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What results of the case are labelled with: key, kernel, case and architecture."""
         return {"key": self.baseline_key, "kernel": self.kernel, "case": self.case, "arch": self.arch}
 
     @property
@@ -64,6 +63,17 @@ class Compilation:
     compiling: Future[Compiled]
 
 
+@dataclass(frozen=True)
+class _TracedCase:
+    """What a case's launcher did when it was traced."""
+
+    compilations: list[Compilation]
+    operations: list[str]
+    """Its torch operations, as text."""
+    torch_bytes: int
+    """What these read and write."""
+
+
 class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
     """The launcher returned without launching a cuTile kernel."""
 
@@ -74,38 +84,36 @@ class Compilations:
     def __init__(self, compiler: Compiler, progress: Callable[[str], None]) -> None:
         self._compiler = compiler
         self._progress = progress
-        self._operations: dict[tuple[str, str, str], list[str]] = {}
-        self._torch_bytes: dict[tuple[str, str, str], int] = {}
-        self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
+        self._traced: dict[tuple[str, str, str], _TracedCase | Exception] = {}
 
     def start(self, cases: Iterable[CompileCase]) -> None:
         """Trace and submit every case that is not under way yet. Errors wait until the case asks."""
-        cases = [case for case in cases if case.key not in self._started]
+        cases = [case for case in cases if case.key not in self._traced]
         for number, case in enumerate(cases, start=1):
             if len(cases) > 1:
                 self._progress(f"tracing {number}/{len(cases)}: {case.baseline_key} {case.arch}")
             try:
-                self._started[case.key] = self._submit(case)
+                self._traced[case.key] = self._submit(case)
             except Exception as error:  # noqa: BLE001 - user code may raise anything; its test reports it
-                self._started[case.key] = error
+                self._traced[case.key] = error
 
-    def _submit(self, case: CompileCase) -> list[Compilation]:
-        recorded = record(case.run, case.arch)
-        launches, self._operations[case.key] = recorded.launches, recorded.operations
-        self._torch_bytes[case.key] = recorded.torch_bytes
-        if not launches:
+    def _submit(self, case: CompileCase) -> _TracedCase:
+        recorder = record(case.run, case.arch)
+        if not recorder.launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
                 "compile. It must call cuda.tile.launch for this case on every architecture."
             )
-        return [
-            Compilation(launch=launch, job=job, compiling=self._compiler.submit(job))
-            for launch, job in ((launch, export(launch, case.arch)) for launch in launches)
-        ]
+        compilations = []
+        for launch in recorder.launches:
+            job = export(launch, case.arch)
+            compiling = self._compiler.submit(job)
+            compilations.append(Compilation(launch=launch, job=job, compiling=compiling))
+        return _TracedCase(compilations, recorder.tensors.operations, recorder.tensors.moved_bytes)
 
     def is_traced(self, case: CompileCase) -> bool:
         """Say whether a case was traced; its test reports the error of one that was not."""
-        return isinstance(self._started.get(case.key), list)
+        return isinstance(self._traced.get(case.key), _TracedCase)
 
     def of(self, case: CompileCase) -> list[Compilation]:
         """Return the launches of a case, compiled or not; start what has not been started.
@@ -116,11 +124,14 @@ class Compilations:
             NothingLaunched: there is nothing to compile.
             Exception: whatever the launcher raised.
         """
+        return self._trace(case).compilations
+
+    def _trace(self, case: CompileCase) -> _TracedCase:
         self.start([case])
-        outcome = self._started[case.key]
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        traced = self._traced[case.key]
+        if isinstance(traced, Exception):
+            raise traced
+        return traced
 
     def result(self, case: CompileCase) -> list[Compiled]:
         """Wait for a case and return what was compiled, one per launch."""
@@ -142,14 +153,12 @@ class Compilations:
         that makes its inputs, and the case's parameters.
         """
         declared = describe([case.inputs, dict(case.params)])
-        return versioned_digest([self.fingerprint(case), *self._operations[case.key], *declared])
+        return versioned_digest([self.fingerprint(case), *self._trace(case).operations, *declared])
 
     def torch_bytes(self, case: CompileCase) -> int:
-        """Return what torch operations of a traced case's launcher read and write."""
-        return self._torch_bytes[case.key]
+        return self._trace(case).torch_bytes
 
     def kernel_functions(self, case: CompileCase) -> set[FunctionType]:
-        """Return the functions of the kernels that a case launches."""
         return {kernel_function(compilation.launch.kernel) for compilation in self.of(case)}
 
     def source(self, case: CompileCase) -> str:
@@ -159,7 +168,12 @@ class Compilations:
         return different[0] if len(different) == 1 else digest_text("+".join(different))
 
     def _progress_text(self) -> str:
-        futures = [c.compiling for o in self._started.values() if not isinstance(o, Exception) for c in o]
+        futures = [
+            compilation.compiling
+            for traced in self._traced.values()
+            if isinstance(traced, _TracedCase)
+            for compilation in traced.compilations
+        ]
         return f"compiling {sum(future.done() for future in futures)}/{len(futures)} kernels"
 
 

@@ -27,7 +27,6 @@ class IncompatibleCompiler(CompilerMissing):
 
 
 def import_cutile() -> Any:
-    """Return the module `cuda.tile`."""
     try:
         return importlib.import_module("cuda.tile")
     except ModuleNotFoundError as error:

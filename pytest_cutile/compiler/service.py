@@ -46,8 +46,7 @@ class Compiler(AbstractContextManager["Compiler"]):
         """Prepare; nothing starts before the first job.
 
         Args:
-            cache_dir: folder that keeps what was compiled from run to run; None keeps nothing. One that
-                cannot be written is as good as none.
+            cache_dir: folder that keeps what was compiled from run to run; None keeps nothing.
             jobs: how many tileiras may run at a time.
             timeout_s: after so many seconds a compilation is stopped and counts as failed.
             gpu_arch: architecture of the GPU at hand: its launches find what was compiled here.

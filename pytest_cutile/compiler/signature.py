@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.fingerprint import settled_strides
@@ -27,6 +27,8 @@ _MAX_SPECIALIZED_NDIM = 5  # TMA's: a launch assumes nothing about the shape and
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 _CONSTANT_INT = range(-(2**63), 2**64)
+_Sizes: TypeAlias = tuple[int, ...]
+"""Lengths, strides or axes of a tensor."""
 
 # The element types that a launch accepts, by torch's name.
 _ARRAY_DTYPES = {
@@ -168,52 +170,53 @@ def _array_constraint(tensors: Sequence[Any], options: cutile.ArrayOptions, wher
     from cuda.tile.compilation import ArrayConstraint
 
     first = tensors[0]
-    ndim = first.dim()
-    itemsize = first.element_size()
-    if any(tensor.dtype != first.dtype or tensor.dim() != ndim for tensor in tensors):
+    if any(tensor.dtype != first.dtype or tensor.dim() != first.dim() for tensor in tensors):
         raise TypeError(f"{where}: the tensors of a list must have one dtype and one rank")
-    layouts = [(tuple(tensor.shape), _exported_strides(tensor)) for tensor in tensors]
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    strides = [_exported_strides(tensor) for tensor in tensors]
     if not options.wide:
-        for sizes in (size for layout in layouts for size in layout):
+        for sizes in itertools.chain(*zip(shapes, strides, strict=True)):
             if any(size not in _INT32 for size in sizes):
                 raise OverflowError(
                     f"{where}: shape or strides {sizes} exceed int32; annotate it ct.IndexedWithInt64"
                 )
-    shape_axes, stride_axes = options.static_shape_dims, options.static_stride_dims
-    shape_constant = _static([shape for shape, _ in layouts], shape_axes, "shape", where)
-    stride_constant = _static([strides for _, strides in layouts], stride_axes, "stride", where)
-    stride_divisor, shape_divisor = [1] * ndim, [1] * ndim
-    for axis in range(ndim if ndim <= _MAX_SPECIALIZED_NDIM else 0):
-        lengths = [shape[axis] for shape, _ in layouts]
-        strides = [stride[axis] for _, stride in layouts]
-        # An annotation names all the constants: without one, ones are found by themselves.
-        if not shape_axes and all(length == 1 for length in lengths):
-            shape_constant[axis] = 1
-        if not stride_axes and all(stride == 1 for stride in strides):
-            stride_constant[axis] = 1
-        if all(stride * itemsize % _ALIGNMENT_BYTES == 0 for stride in strides):
-            stride_divisor[axis] = _ALIGNMENT_BYTES // itemsize
-        if all(length % _SHAPE_DIVISOR == 0 for length in lengths):
-            shape_divisor[axis] = _SHAPE_DIVISOR
-    aligned = all(tensor.storage_offset() * itemsize % _ALIGNMENT_BYTES == 0 for tensor in tensors)
+    shape_constant = _constants(shapes, options.static_shape_dims, "shape", where)
+    stride_constant = _constants(strides, options.static_stride_dims, "stride", where)
+    elements_of_alignment = _ALIGNMENT_BYTES // first.element_size()
+    aligned = all(tensor.storage_offset() % elements_of_alignment == 0 for tensor in tensors)
     return ArrayConstraint(
         _array_dtype(first, where),
-        ndim,
+        first.dim(),
         index_dtype=ct.int64 if options.wide else ct.int32,
         stride_lower_bound_incl=0,
         alias_groups=(),
-        may_alias_internally=not all(_elements_are_disjoint(*layout) for layout in layouts),
+        may_alias_internally=not all(map(_elements_are_disjoint, shapes, strides)),
         stride_constant=stride_constant,
         shape_constant=shape_constant,
-        stride_divisible_by=stride_divisor,
-        shape_divisible_by=shape_divisor,
+        stride_divisible_by=_divisors(strides, elements_of_alignment),
+        shape_divisible_by=_divisors(shapes, _SHAPE_DIVISOR),
         base_addr_divisible_by=_ALIGNMENT_BYTES if aligned else 1,
     )
 
 
-def _static(
-    sizes: Sequence[tuple[int, ...]], axes: tuple[int, ...], what: str, where: str
-) -> list[int | None]:
+def _constants(sizes: Sequence[_Sizes], axes: _Sizes, what: str, where: str) -> list[int | None]:
+    """Return the lengths or strides that are compiled in: on static axes if any is annotated, else ones."""
+    if axes:
+        return _static(sizes, axes, what, where)
+    is_specialized = len(sizes[0]) <= _MAX_SPECIALIZED_NDIM
+    return [1 if is_specialized and set(axis) == {1} else None for axis in zip(*sizes, strict=True)]
+
+
+def _divisors(sizes: Sequence[_Sizes], divisor: int) -> list[int]:
+    """Return `divisor` for each axis on which it divides the lengths or strides of all tensors, else 1."""
+    is_specialized = len(sizes[0]) <= _MAX_SPECIALIZED_NDIM
+    return [
+        divisor if is_specialized and all(size % divisor == 0 for size in axis) else 1
+        for axis in zip(*sizes, strict=True)
+    ]
+
+
+def _static(sizes: Sequence[_Sizes], axes: _Sizes, what: str, where: str) -> list[int | None]:
     """Return the length or stride of every axis that is annotated as static, on which all tensors agree."""
     ndim = len(sizes[0])
     constants: list[int | None] = [None] * ndim
@@ -229,7 +232,7 @@ def _static(
     return constants
 
 
-def _elements_are_disjoint(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _elements_are_disjoint(shape: _Sizes, strides: _Sizes) -> bool:
     """Return whether a launch takes it that no two elements share memory: each stride spans the one below."""
     by_stride = sorted(zip(strides, shape, strict=True))
     if by_stride and by_stride[0][0] <= 0:

@@ -1,14 +1,13 @@
 """A digest of a kernel as its author wrote it, for the arguments of one launch.
 
-When a kernel compiles to something worse than its baseline, the digest says whose doing that was: if it is
-the one that was stored, nobody touched the kernel, and the toolchain made the difference. Digested are:
+It says whose doing a worse kernel is: if the digest is the stored one, the toolchain made the difference.
+Digested are:
 
-- the kernel's function and all that it reaches (`reach.py`): helpers, classes, and the values that they read;
-- hints as they are resolved for the architecture. The text of `@ct.kernel(...)` is left out: a launch may
-  replace what it says, and what `ct.ByTarget` says of another architecture changes nothing here. Hints at
-  cuda-tile's default are left out too, since later versions may bring more of them;
+- the kernel's function and all that it reaches (`reach.py`);
+- hints as they are resolved for the architecture, but for those at cuda-tile's default: later versions may
+  bring more of them. The text of `@ct.kernel(...)` is left out, since a launch may replace what it says;
 - what a launch specializes for: dtypes, ranks and layouts of arrays, types of scalars, values of constants.
-  That holds all that a parameter's annotation can say. The grid is not compiled in.
+  The grid is not compiled in.
 
 Nothing in it names a version, a file's place or an address.
 """

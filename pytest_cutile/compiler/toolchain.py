@@ -16,13 +16,14 @@ from functools import cache
 from pathlib import Path
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
-_TOOL_WHEELS = {
-    "cuobjdump": "nvidia-cuda-cuobjdump",
-    "nvdisasm": "nvidia-cuda-nvdisasm",
-    "compute-sanitizer": "nvidia-cuda-sanitizer-api",
+_TOOLS = {
+    "cuobjdump": ("nvidia-cuda-cuobjdump", "static"),
+    "nvdisasm": ("nvidia-cuda-nvdisasm", "static"),
+    "compute-sanitizer": ("nvidia-cuda-sanitizer-api", "sanitizer"),
 }
-_OF_EXTRA = {"cuobjdump": "static", "nvdisasm": "static", "compute-sanitizer": "sanitizer"}
+"""NVIDIA's binary tools: the wheel of each, and the extra of pytest-cutile that installs it."""
 _REMARKS_SINCE = (13, 4)
+_TOOL_TIMEOUT_S = 60
 INSTALL = "pip install 'pytest-cutile[tileiras]'"
 
 
@@ -36,7 +37,6 @@ class ToolMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
 
 @cache
 def find_tileiras() -> Path:
-    """Return the tileiras that a launch would run."""
     if (tileiras := find_program("tileiras", _compiler_folders())) is not None:
         return tileiras
     raise CompilerMissing(
@@ -45,17 +45,15 @@ def find_tileiras() -> Path:
     )
 
 
-_TOOL_TIMEOUT_S = 60
-
-
 @cache
 def find_tool(name: str) -> Path:
-    """Return the path of one of `_TOOL_WHEELS`: that of the wheel, else that of a CUDA toolkit."""
+    """Return the path of one of `_TOOLS`: that of the wheel, else that of a CUDA toolkit."""
     if (tool := find_program(name, _tool_folders())) is not None:
         return tool
+    wheel, extra = _TOOLS[name]
     raise ToolMissing(
-        f"{name} is not installed: pip install 'pytest-cutile[{_OF_EXTRA[name]}]' (the package "
-        f"{_TOOL_WHEELS[name]}), or a CUDA toolkit with its bin folder on PATH"
+        f"{name} is not installed: pip install 'pytest-cutile[{extra}]' (the package {wheel}), "
+        "or a CUDA toolkit with its bin folder on PATH"
     )
 
 
@@ -77,7 +75,7 @@ def run_tool(name: str, *args: str) -> str:
     except subprocess.CalledProcessError as error:
         reason = error.stderr.strip().partition("\n")[0] or f"exit status {error.returncode}"
         raise ToolMissing(
-            f"{tool} failed ({reason}); a newer one may do: pip install -U {_TOOL_WHEELS[name]}"
+            f"{tool} failed ({reason}); a newer one may do: pip install -U {_TOOLS[name][0]}"
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolMissing(f"{tool} cannot be run ({error})") from None

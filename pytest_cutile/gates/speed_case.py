@@ -108,5 +108,5 @@ class _DeclaredCase(SpeedCase):
             return ["not compared: it launches no cuTile kernel"]
         if baseline.fingerprint == now.fingerprint:
             return ["the machine code and its launches are the same: look at torch operations and inputs"]
-        changes = compare(baseline, now, arch=task.arch, rule=self.session.settings.static_rule).changes
+        changes = compare(baseline, now, arch=task.arch, margin=self.session.settings.static_margin).changes
         return [f"{change.effect}: {change.text}" for change in changes]

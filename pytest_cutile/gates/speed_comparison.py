@@ -24,7 +24,7 @@ from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, SameCode, StoredTimes
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Regime
-from pytest_cutile.speed.recording import fingerprint_of, source_of
+from pytest_cutile.speed.recording import known
 from pytest_cutile.verdicts import Judgement, Reason
 
 
@@ -136,7 +136,7 @@ def _with_baseline_kernel(
         RevisionError: it cannot be had, or the commit has other code than was recorded.
     """
     entry, environment = baselines.entries[case.key], dict(session.gpu.timer.environment())
-    today = fingerprint_of(case)
+    today = known(case.fingerprint)
     if unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment):
         return stored.of_same_code(is_recorded=True)
     if same_digest(anchor.fingerprint, today):
@@ -144,7 +144,7 @@ def _with_baseline_kernel(
     commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
     same_environment = dict(baselines.sessions[anchor.session].environment) == environment
     # Another compiler makes another fingerprint of the same code: its source has to be what was recorded.
-    if not same_environment and today and same_digest(anchor.source, source_of(case)):
+    if not same_environment and today and same_digest(anchor.source, known(case.source)):
         compiled = _compiled_at(case, commit)
         _refuse_shared_files(session, case, commit)
         # As it is written does not suffice: what a launcher imports while it runs is in no digest.
@@ -157,7 +157,7 @@ def _with_baseline_kernel(
             _refuse_one_kernel(session, case, commit, today)
     if is_recorded_code is None:
         _refuse_shared_files(session, case, commit)
-        is_recorded_code = was_recorded_there or same_digest(anchor.source, source_of(case, commit))
+        is_recorded_code = was_recorded_there or same_digest(anchor.source, known(case.source, commit))
     launcher = _launcher_at(case, commit)
     if not is_recorded_code:
         is_known = is_recorded_code is not None

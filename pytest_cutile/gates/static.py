@@ -120,8 +120,8 @@ class StaticGate(CompilingGate):
         if entry.facts.runs_the_same(current):
             unchanged = Judgement(reason=Reason.UNCHANGED)
             return _Compared(judgement=unchanged, entry=entry, toolchain_changes=toolchain_changes)
-        rule = self.session.settings.static_rule
-        comparison = compare(entry.facts, current, arch=case.arch, rule=rule)
+        margin = self.session.settings.static_margin
+        comparison = compare(entry.facts, current, arch=case.arch, margin=margin)
         return _Compared(
             judgement=_judge(entry.facts, current, comparison, toolchain_changes),
             entry=entry,
@@ -188,7 +188,7 @@ class StaticGate(CompilingGate):
             if stored is None:
                 note = f"compiled kernels recorded in {shown}"
                 return new
-            comparison = compare(stored.facts, current, arch=case.arch, rule=settings.static_rule)
+            comparison = compare(stored.facts, current, arch=case.arch, margin=settings.static_margin)
             if settings.reason is None:
                 _refuse_worse(comparison)
             lines = [f"{change.effect}: {change.text}" for change in comparison.changes]

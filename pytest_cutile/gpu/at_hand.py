@@ -69,12 +69,10 @@ class GpuAtHand:
 
     @property
     def device(self) -> Device | None:
-        """The GPU at hand, or None."""
         return None if isinstance(self._timer_or_reason, str) else self._timer_or_reason.device
 
     @property
     def missing(self) -> str:
-        """Why there is no GPU; "" where there is one."""
         return self._timer_or_reason if isinstance(self._timer_or_reason, str) else ""
 
     def usable_device(self, arch: str) -> Device:
@@ -112,7 +110,6 @@ class GpuAtHand:
 
     @cached_property
     def lock(self) -> GpuLock:
-        """The lock of the GPU: whoever times has it alone."""
         device = self.timer.device
         return GpuLock(
             device.uuid,

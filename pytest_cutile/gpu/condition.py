@@ -35,10 +35,7 @@ def clock_under_load(state: GpuState) -> int:
 def problems(state: GpuState, highest_mhz: int) -> Sequence[str]:
     """Return why measurements on a GPU in this state are doubtful; nothing if they are not.
 
-    Args:
-        state: of the GPU.
-        highest_mhz: highest `clock_under_load` of the GPU so far: what is expected of GPUs that are not known
-            to reach NVML's maximum.
+    Its highest `clock_under_load` so far is expected of a GPU that is not known to reach NVML's maximum.
     """
     low_clock = _low_clock(state, highest_mhz)
     lowered = [*_throttling(state), *_application_clock(state)]

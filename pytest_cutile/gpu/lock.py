@@ -56,7 +56,6 @@ class GpuLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Use the GPU while nobody times on it."""
         if not self._enabled or self._depth or self._sharing is not None:
             yield
             return

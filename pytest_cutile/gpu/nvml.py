@@ -11,7 +11,7 @@ import functools
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,6 @@ class NoGpuError(RuntimeError):
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """Yield the pynvml module with NVML initialised."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the deprecated package of the same name warns at import
@@ -101,21 +100,81 @@ def _visible(pynvml: Any) -> list[Any]:
     return named
 
 
+class _Gpu:
+    """A GPU, as long as NVML is initialised."""
+
+    def __init__(self, pynvml: Any, handle: Any) -> None:
+        self.pynvml = pynvml
+        self.handle = handle
+
+    def ask(self, fact: str, *constants: str) -> Any:
+        """Return what `nvmlDeviceGet<fact>` answers; None if the GPU, or this pynvml, has no such fact."""
+        try:
+            arguments = [getattr(self.pynvml, name) for name in constants]
+            return getattr(self.pynvml, f"nvmlDeviceGet{fact}")(self.handle, *arguments)
+        except (self.pynvml.NVMLError, AttributeError):
+            return None
+
+    def clock(self, name: str) -> int | None:
+        """Return an SM clock in MHz; `name` is "ClockInfo", "MaxClockInfo" and the like."""
+        clock: int | None = self.ask(name, "NVML_CLOCK_SM")
+        return clock
+
+    def mhz(self, name: str) -> float | None:
+        clock = self.clock(name)
+        return None if clock is None else float(clock)
+
+    def application_clocks(self) -> tuple[int | None, int | None]:
+        """Return the SM clock of applications and its default; None for both if one is unknown."""
+        clock, default = self.clock("ApplicationsClock"), self.clock("DefaultApplicationsClock")
+        return (clock, default) if clock and default else (None, None)
+
+    def pids(self, kind: str) -> list[int]:
+        return [process.pid for process in self.ask(f"{kind}RunningProcesses") or []]
+
+    def compute_pids(self) -> list[int]:
+        pids, clients = self.pids("Compute"), self.pids("MPSCompute")
+        if clients:  # the MPS server runs what its clients launch, and is no further process
+            pids = [pid for pid in pids if not self._process_name(pid).endswith("nvidia-cuda-mps-server")]
+        return pids + [pid for pid in clients if pid not in pids]
+
+    def _process_name(self, pid: int) -> str:
+        try:
+            return _text(self.pynvml.nvmlSystemGetProcessName(pid))
+        except (self.pynvml.NVMLError, AttributeError):
+            return ""
+
+    def sm_percent_by_pid(self) -> Mapping[int, int] | None:
+        since = int((time.time() - _LOOK_BACK_SECONDS) * 1e6)
+        try:
+            samples = self.pynvml.nvmlDeviceGetProcessUtilization(self.handle, since)
+        except AttributeError:
+            return None
+        except self.pynvml.NVMLError as error:
+            # Nothing ran: one of these, by driver and binding.
+            nothing = (self.pynvml.NVML_ERROR_NOT_FOUND, self.pynvml.NVML_SUCCESS)
+            return {} if error.value in nothing else None
+        percent: dict[int, int] = {}
+        for sample in samples:
+            percent[sample.pid] = max(sample.smUtil, percent.get(sample.pid, 0))
+        return percent
+
+
 @contextmanager
-def _first_gpu() -> Iterator[tuple[Any, Any]]:
-    """Yield the pynvml module and the handle of the first visible GPU."""
+def _first_gpu() -> Iterator[_Gpu]:
     with _nvml() as pynvml:
-        yield pynvml, _visible(pynvml)[0]
+        yield _Gpu(pynvml, _visible(pynvml)[0])
 
 
 def find_gpu() -> Device:
     """Return the first visible GPU, without torch."""
-    with _first_gpu() as (pynvml, handle):
+    with _first_gpu() as gpu:
+        pynvml, handle = gpu.pynvml, gpu.handle
         return Device(
             arch=architecture_of_capability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
             name=_text(pynvml.nvmlDeviceGetName(handle)),
             uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            max_sm_clock_mhz=_mhz(pynvml, handle, "MaxClockInfo"),
+            max_sm_clock_mhz=gpu.mhz("MaxClockInfo"),
         )
 
 
@@ -139,29 +198,27 @@ def choose_gpu(number: int, workers: int = 1) -> None:
 
 def driver_environment() -> dict[str, str]:
     """Return driver version, CUDA version, power limit, MIG mode and a set clock of the first visible GPU."""
-    with _first_gpu() as (pynvml, handle):
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    with _first_gpu() as gpu:
+        cuda = gpu.pynvml.nvmlSystemGetCudaDriverVersion_v2()
         environment = {
-            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "driver": _text(gpu.pynvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
         # Integrated GPUs (GB10, Jetson) have no power limit, and most GPUs no MIG.
-        limit = _optional(pynvml, lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        if limit is not None:
+        if (limit := gpu.ask("EnforcedPowerLimit")) is not None:
             environment["power_limit_w"] = str(round(limit / 1000))
         # Only a clock that somebody set: the default is left out, so that older recordings still compare.
-        clock, default = _application_clocks(pynvml, handle)
+        clock, default = gpu.application_clocks()
         if clock != default:
             environment["application_clock_mhz"] = str(clock)
-        if _optional(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle)[0]):
+        if (gpu.ask("MigMode") or (0,))[0]:
             environment["mig"] = "on"
         return environment
 
 
 def sm_clock_mhz() -> float | None:
-    """Return the current SM clock of the first visible GPU; None where NVML does not say."""
-    with _first_gpu() as (pynvml, handle):
-        return _mhz(pynvml, handle, "ClockInfo")
+    with _first_gpu() as gpu:
+        return gpu.mhz("ClockInfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,17 +233,12 @@ class Load:
 
 
 def read_load() -> Load:
-    """Return clock and counters of the first visible GPU."""
-    with _first_gpu() as (pynvml, handle):
+    with _first_gpu() as gpu:
+        status = gpu.ask("ViolationStatus", "NVML_PERF_POLICY_POWER")
         return Load(
-            sm_clock_mhz=_mhz(pynvml, handle, "ClockInfo"),
-            energy_mj=_optional(pynvml, lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
-            power_limited_ns=_optional(
-                pynvml,
-                lambda: (
-                    pynvml.nvmlDeviceGetViolationStatus(handle, pynvml.NVML_PERF_POLICY_POWER).violationTime
-                ),
-            ),
+            sm_clock_mhz=gpu.mhz("ClockInfo"),
+            energy_mj=gpu.ask("TotalEnergyConsumption"),
+            power_limited_ns=None if status is None else status.violationTime,
         )
 
 
@@ -195,7 +247,6 @@ class GpuState:
     """What NVML says of one GPU at one moment. None, or nothing, where it does not say."""
 
     name: str
-    uuid: str
     sm_clock_mhz: int | None
     max_sm_clock_mhz: int | None
     application_clock_mhz: int | None
@@ -214,88 +265,24 @@ class GpuState:
 
 
 def read_state() -> GpuState:
-    """Return the state of the first visible GPU."""
-    with _first_gpu() as (pynvml, handle):
-        application_clock, default_clock = _application_clocks(pynvml, handle)
-        reasons = _optional(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
-        compute_pids = _compute_pids(pynvml, handle)
-        graphics = _pids(pynvml, lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
-        graphics_pids = frozenset(graphics).difference(compute_pids)
+    with _first_gpu() as gpu:
+        application_clock, default_clock = gpu.application_clocks()
+        reasons = gpu.ask("CurrentClocksEventReasons") or 0
+        compute_pids = gpu.compute_pids()
+        graphics_pids = frozenset(gpu.pids("Graphics")).difference(compute_pids)
         return GpuState(
-            name=_text(pynvml.nvmlDeviceGetName(handle)),
-            uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            sm_clock_mhz=_clock(pynvml, handle, "ClockInfo"),
-            max_sm_clock_mhz=_clock(pynvml, handle, "MaxClockInfo"),
+            name=_text(gpu.pynvml.nvmlDeviceGetName(gpu.handle)),
+            sm_clock_mhz=gpu.clock("ClockInfo"),
+            max_sm_clock_mhz=gpu.clock("MaxClockInfo"),
             application_clock_mhz=application_clock,
             default_application_clock_mhz=default_clock,
             clock_reasons=frozenset(
-                name for name in CLOCK_REASONS if reasons & getattr(pynvml, f"nvmlClocksEventReason{name}", 0)
+                name
+                for name in CLOCK_REASONS
+                if reasons & getattr(gpu.pynvml, f"nvmlClocksEventReason{name}", 0)
             ),
-            celsius=_optional(
-                pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-            ),
+            celsius=gpu.ask("Temperature", "NVML_TEMPERATURE_GPU"),
             compute_pids=tuple(compute_pids),
             graphics_pids=graphics_pids,
-            sm_percent_by_pid=_sm_percent_by_pid(pynvml, handle) if graphics_pids else {},
+            sm_percent_by_pid=gpu.sm_percent_by_pid() if graphics_pids else {},
         )
-
-
-def _optional(pynvml: Any, ask: Callable[[], Any]) -> Any:
-    """Return what NVML answers, or None if it has no such fact about this GPU."""
-    try:
-        return ask()
-    except (pynvml.NVMLError, AttributeError):
-        return None
-
-
-def _clock(pynvml: Any, handle: Any, name: str) -> int | None:
-    """Return an SM clock in MHz; `name` is "ClockInfo", "MaxClockInfo" and the like."""
-    clock: int | None = _optional(
-        pynvml, lambda: getattr(pynvml, f"nvmlDeviceGet{name}")(handle, pynvml.NVML_CLOCK_SM)
-    )
-    return clock
-
-
-def _mhz(pynvml: Any, handle: Any, name: str) -> float | None:
-    """Return what `_clock` does as a number to calculate with."""
-    clock = _clock(pynvml, handle, name)
-    return None if clock is None else float(clock)
-
-
-def _application_clocks(pynvml: Any, handle: Any) -> tuple[int | None, int | None]:
-    """Return the SM clock that applications are given and its default; None for both if one is unknown."""
-    clock = _clock(pynvml, handle, "ApplicationsClock")
-    default = _clock(pynvml, handle, "DefaultApplicationsClock")
-    return (clock, default) if clock and default else (None, None)
-
-
-def _compute_pids(pynvml: Any, handle: Any) -> list[int]:
-    pids = _pids(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    clients = _pids(pynvml, lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
-    if clients:  # the MPS server runs what its clients launch, and is no further process
-        pids = [pid for pid in pids if not _process_name(pynvml, pid).endswith("nvidia-cuda-mps-server")]
-    return pids + [pid for pid in clients if pid not in pids]
-
-
-def _process_name(pynvml: Any, pid: int) -> str:
-    return _text(_optional(pynvml, lambda: pynvml.nvmlSystemGetProcessName(pid)) or "")
-
-
-def _pids(pynvml: Any, ask: Callable[[], Any]) -> list[int]:
-    return [process.pid for process in _optional(pynvml, ask) or []]
-
-
-def _sm_percent_by_pid(pynvml: Any, handle: Any) -> Mapping[int, int] | None:
-    since = int((time.time() - _LOOK_BACK_SECONDS) * 1e6)
-    try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
-    except AttributeError:
-        return None
-    except pynvml.NVMLError as error:
-        # Nothing ran: one of these, by driver and binding.
-        nothing = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
-        return {} if error.value in nothing else None
-    percent: dict[int, int] = {}
-    for sample in samples:
-        percent[sample.pid] = max(sample.smUtil, percent.get(sample.pid, 0))
-    return percent

@@ -11,7 +11,8 @@ import msgspec
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Section, Table
 from pytest_cutile.results import Result, StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from pytest_cutile.static.rules import CLASS_TITLES, occupancy_of
+from pytest_cutile.static.instructions import CLASSES
+from pytest_cutile.static.rules import occupancy_of
 
 _RowKey: TypeAlias = tuple[str, int, str]
 """File and line that a row is about ("" and 0: none), and its title."""
@@ -99,9 +100,9 @@ def _resources(launch: LaunchFacts, arch: str) -> dict[str, str]:
     }
     if launch.ctas not in (None, 1):
         cells["thread blocks per cluster"] = str(launch.ctas)
-    cells |= {title: or_unknown(launch.count(kind)) for kind, title in CLASS_TITLES.items()}
+    cells |= {title: or_unknown(launch.count(kind)) for kind, (title, _) in CLASSES.items()}
     if products := tensor_core_text(launch):
-        cells[CLASS_TITLES["tensor_core"]] = products
+        cells[CLASSES["tensor_core"][0]] = products
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -13,7 +14,7 @@ class Checkout:
 
     def __init__(self, folder: Path, *, baselines: Path | None) -> None:
         self._folder = folder
-        self._baselines = baselines
+        self._baselines_folder = baselines
         self._known_commits: dict[str, str] = {}
         self._adding_commits: dict[str, str] = {}
 
@@ -23,6 +24,22 @@ class Checkout:
             return Repository(self._folder)
         except RevisionError:
             return None
+
+    @cached_property
+    def _baselines(self) -> Path | None:
+        """The baselines, if they are in the checkout."""
+        path, repository = self._baselines_folder, self._repository
+        is_inside = path is not None and repository is not None and path.is_relative_to(repository.top)
+        return path if is_inside else None
+
+    def _ask(self, question: Callable[[Repository], str]) -> str:
+        """Return what git answers; "" outside of git, or where it does not know."""
+        if self._repository is None:
+            return ""
+        try:
+            return question(self._repository)
+        except RevisionError:
+            return ""
 
     def has_commit(self, name: str) -> bool:
         """Return whether git has this commit here, so that its kernels can be measured."""
@@ -35,11 +52,7 @@ class Checkout:
     def _commit_of(self, name: str) -> str:
         """Return the full id of what git calls `name`; "" if git has no such commit."""
         if name not in self._known_commits:
-            try:
-                commit = self._repository.commit(name) if self._repository is not None else ""
-            except RevisionError:
-                commit = ""
-            self._known_commits[name] = commit
+            self._known_commits[name] = self._ask(lambda repository: repository.commit(name))
         return self._known_commits[name]
 
     def commit_that_added(self, text: str) -> str:
@@ -48,19 +61,14 @@ class Checkout:
         After a squash merge, the commit that a session was recorded at is gone; this one has the same
         kernels.
         """
+        folder = self._baselines
+        if folder is None:
+            return ""
         if text not in self._adding_commits:  # the search reads the whole history of the baselines
-            self._adding_commits[text] = self._find_commit_that_added(text)
+            self._adding_commits[text] = self._ask(
+                lambda repository: repository.commit_that_added(text, folder)
+            )
         return self._adding_commits[text]
-
-    def _find_commit_that_added(self, text: str) -> str:
-        repository = self._repository
-        folder = self._baselines_of(repository) if repository is not None else None
-        if repository is None or folder is None:
-            return ""
-        try:
-            return repository.commit_that_added(text, folder)
-        except RevisionError:
-            return ""
 
     @cached_property
     def commit(self) -> str:
@@ -68,15 +76,8 @@ class Checkout:
 
         Changed baselines are no change: to record several sessions from one commit is what they are for.
         """
-        repository = self._repository
-        if repository is None:
-            return ""
-        try:
-            changed = repository.is_changed(self._baselines_of(repository))
-            return repository.commit("HEAD") + ("+" if changed else "")
-        except RevisionError:
-            return ""
 
-    def _baselines_of(self, repository: Repository) -> Path | None:
-        path = self._baselines
-        return path if path is not None and path.is_relative_to(repository.top) else None
+        def commit_and_state(repository: Repository) -> str:
+            return repository.commit("HEAD") + ("+" if repository.is_changed(self._baselines) else "")
+
+        return self._ask(commit_and_state)

@@ -332,35 +332,29 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        elsewhere = None
-        if not _is_shared(fullname):
-            places = sys.path if path is None else [self._trees.to_revision(entry) for entry in path]
-            elsewhere = self._find_elsewhere(fullname, None if path is None else places, target)
-            spec = self._moved(elsewhere)
-            if spec is not None and any(map(self._trees.is_revision, _spec_places(spec))):
-                return spec
-            if fullname in self._shared:
-                return ModuleSpec(fullname, _Loaded(self._shared[fullname]))
-            if spec is not None and not self._is_project(fullname):
-                return spec
-            spec = self._find_ignored(fullname, places)
-            if spec is not None:
-                return spec
-        elif fullname in self._shared:
-            return ModuleSpec(fullname, _Loaded(self._shared[fullname]))
-        if elsewhere is not None:
+        loaded = ModuleSpec(fullname, _Loaded(self._shared[fullname])) if fullname in self._shared else None
+        if _is_shared(fullname):
+            return loaded
+        places = sys.path if path is None else [self._trees.to_revision(entry) for entry in path]
+        elsewhere = self._find_elsewhere(fullname, None if path is None else places, target)
+        spec = self._moved(elsewhere)
+        if spec is not None and any(map(self._trees.is_revision, _spec_places(spec))):
+            return spec
+        if loaded is not None:
+            return loaded
+        if spec is not None and not self._is_project(fullname):
+            return spec
+        spec = self._find_ignored(fullname, places)
+        if spec is None and elsewhere is not None:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return None
+        return spec
 
     def _find_elsewhere(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-        return None
+        finders = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        return next((spec for spec in specs if spec is not None), None)
 
     def _moved(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         if spec is None or not any(map(self._trees.is_working, _spec_places(spec))):

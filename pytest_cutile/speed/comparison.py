@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from pytest_cutile.baselines.entries import Published, Record
 from pytest_cutile.baselines.select import Stored
@@ -32,6 +32,8 @@ from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, NOISE_LIMIT, Me
 from pytest_cutile.statistics import median
 
 Kind = TypeVar("Kind", bound="Comparison")
+TimeOf: TypeAlias = Callable[[Measurement, Regime], float | None]
+"""Returns a kernel's time per launch in a regime, in us; None where it was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class Comparison(ABC):
 
     Measurements are one for each process. Log ratios are of today's time per launch over the baseline's.
     """
+
+    kernels: ClassVar[tuple[TimeOf, ...]] = (Measurement.us,)
+    """What is compared with stored times: today's kernel, and the baseline kernel where it is measured."""
 
     rule: Rule
     anchor: Record | None = None
@@ -74,7 +79,6 @@ class Comparison(ABC):
         """Say whether a case has become faster in one regime and slower in none."""
 
     def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
-        """Return what one measurement says, by regime."""
         return self.stored_log_ratios(measurement)
 
     def log_ratio(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
@@ -90,13 +94,22 @@ class Comparison(ABC):
         return None
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
-        """Return by what fraction a case is slower than stored, if that is beyond the plain margin."""
-        return self._beyond_margin(measurements, [self.stored_log_ratios])
+        """Return by what fraction today's kernel is slower than stored.
+
+        None unless all `kernels` are slower by more than the plain margin.
+        """
+        for regime in Regime:
+            slower = [
+                _median_of(self.stored_log_ratios(one, time_us).get(regime) for one in measurements) or 0.0
+                for time_us in self.kernels
+            ]
+            if min(slower) > math.log1p(self.rule.stored_margin):
+                return math.expm1(slower[0])
+        return None
 
     # -- what follows ---------------------------------------------------------------------------------
 
     def regimes(self, measurement: Measurement) -> list[Regime]:
-        """Return the regimes in which this measurement says something."""
         return [*self.log_ratios(measurement)]
 
     def change(self, measurements: Sequence[Measurement], regime: Regime | None = None) -> float | None:
@@ -106,45 +119,29 @@ class Comparison(ABC):
         return math.expm1(max(known)) if known else None
 
     def stored_log_ratios(
-        self, measurement: Measurement, *, of_baseline_kernel: bool = False
+        self, measurement: Measurement, time_us: TimeOf = Measurement.us
     ) -> dict[Regime, float]:
-        """Return the log ratios of today's times over stored ones, by regime.
+        """Return the log ratios of a kernel's times over stored ones, by regime.
 
         What the reference workload has become slower by since is taken off: the GPU's condition.
-
-        Args:
-            measurement: of today.
-            of_baseline_kernel: whether the baseline kernel's times are meant, not those of today's kernel.
         """
-        time_us = measurement.baseline_us if of_baseline_kernel else measurement.us
         log_ratios = {}
         for regime, stored in self.stored.items():
-            us = time_us(regime)
-            if us is None and regime is Regime.BURST and (sustained_us := time_us(Regime.SUSTAINED)):
-                us = min(sustained_us, LONGEST_BURST_US)  # too long for the bursts that it had once
+            us = time_us(measurement, regime)
+            if us is None and regime is Regime.BURST:
+                sustained_us = time_us(measurement, Regime.SUSTAINED)
+                # It has become too long for bursts.
+                us = min(sustained_us, LONGEST_BURST_US) if sustained_us else None
             if us is not None:
                 log_ratios[regime] = math.log(us / stored.us) - _movement(measurement, stored)
         return log_ratios
-
-    def _beyond_margin(
-        self,
-        measurements: Sequence[Measurement],
-        kernels: Sequence[Callable[[Measurement], Mapping[Regime, float]]],
-    ) -> float | None:
-        """Return by what fraction the first kernel is slower than stored, if all of them are."""
-        for regime in Regime:
-            slower = [
-                _median_of(log_ratios(one).get(regime) for one in measurements) or 0.0
-                for log_ratios in kernels
-            ]
-            if min(slower) > math.log1p(self.rule.stored_margin):
-                return math.expm1(slower[0])
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Comparison):
     """The baseline kernel, measured interleaved with today's."""
+
+    kernels = (Measurement.us, Measurement.baseline_us)
 
     revision: str
     """Revision of the baseline kernel: the anchor's commit, or `git:REV`."""
@@ -154,7 +151,6 @@ class Paired(Comparison):
         return self._as(StoredTimes, unavailable=why)
 
     def samples(self, measurement: Measurement) -> dict[Regime, Sample]:
-        """Return what one process has measured of the pair."""
         return {
             regime: Sample(
                 log_ratio=log_ratio,
@@ -180,12 +176,9 @@ class Paired(Comparison):
         return Decision.CLEAR if not_limited else Decision.UNDECIDED
 
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
-        estimates = [
-            estimated for regime in Regime if (estimated := self.estimate(measurements, regime)) is not None
-        ]
-        return any(is_faster(one, self.rule) for one in estimates) and all(
-            one.value <= 0 for one in estimates
-        )
+        estimates = [*filter(None, (self.estimate(measurements, regime) for regime in Regime))]
+        is_slower = any(one.value > 0 for one in estimates)
+        return not is_slower and any(is_faster(one, self.rule) for one in estimates)
 
     def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
         return {regime: sample.log_ratio for regime, sample in self.samples(measurement).items()}
@@ -202,14 +195,6 @@ class Paired(Comparison):
         samples = [sample for one in measurements if (sample := self.samples(one).get(regime)) is not None]
         return estimate(samples, NOISE[regime]) if samples else None
 
-    def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
-        """Return by what fraction both kernels are slower than stored, if both are beyond the margin."""
-
-        def of_baseline_kernel(measurement: Measurement) -> Mapping[Regime, float]:
-            return self.stored_log_ratios(measurement, of_baseline_kernel=True)
-
-        return self._beyond_margin(measurements, [self.stored_log_ratios, of_baseline_kernel])
-
 
 @dataclass(frozen=True, kw_only=True)
 class SameCode(Comparison):
@@ -220,7 +205,6 @@ class SameCode(Comparison):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether code and environment are those of a record."""
         return not self.environment_changes
 
     def suspects(self, screening: Measurement) -> tuple[Regime, ...]:  # noqa: ARG002
@@ -299,8 +283,6 @@ def _median_of(values: Iterable[float | None]) -> float | None:
 
 def _movement(measurement: Measurement, stored: Stored) -> float:
     """Return the log ratio of the reference workload's time today over the stored one; 0 if unknown."""
-    if not measurement.workload_us or not stored.workload_us:
-        return 0.0
-    if measurement.reference_workload != stored.workload:
-        return 0.0
-    return math.log(measurement.workload_us / stored.workload_us)
+    today_us, stored_us = measurement.workload_us, stored.workload_us
+    is_same = measurement.reference_workload == stored.workload
+    return math.log(today_us / stored_us) if today_us and stored_us and is_same else 0.0

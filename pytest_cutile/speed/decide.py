@@ -1,23 +1,16 @@
 """The rule of the speed gate: screen each case once, then confirm suspects in fresh processes.
 
 All of it is arithmetic on log ratios: the logarithm of today's time per launch over the baseline kernel's,
-both measured interleaved by one process on one GPU. 0.02 is a slowdown of 2 %. Session, GPU, driver and
-compiler act on both kernels alike and need no model.
+both measured interleaved by one process on one GPU. 0.02 is a slowdown of 2 %.
 
 1. **Screen** (`is_suspect`). One process measures each case. A case stays a suspect unless an upper
-   confidence limit of its log ratio is below the margin. The screening is thrown away then: suspects were
-   selected because they looked slow, and what selected them is no evidence (winner's curse).
-2. **Confirm** (`decide`). Fresh processes measure the suspects. After 3, 6 and 12 of them a suspect is slower
-   if a one-sided t-test says so and its mean is above half of the margin. It is cleared if an upper
-   confidence limit is below the margin. Else the next processes decide.
+   confidence limit of its log ratio is below the margin. What selected a suspect is no evidence about it.
+2. **Confirm** (`decide`). After 3, 6 and 12 fresh processes a suspect is slower if a one-sided t-test says so
+   and its mean is above half of the margin. It is cleared if an upper confidence limit is below the margin.
 
 The test is the moderated t-test of Smyth ("Linear models and empirical Bayes methods", Statistical
-Applications in Genetics and Molecular Biology 3, 2004). The variance between a case's processes is pooled
-with a prior one, so that three processes that agree by chance do not look certain. The prior is the usual
-variance between processes (`NOISE`) and what a process's own placements and segments show. Of five processes
-or more the lowest and the highest are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963): a hiccup of the GPU
-makes one process in a hundred slower by percents.
-
+Applications in Genetics and Molecular Biology 3, 2004): a case's variance is pooled with a prior (`NOISE`).
+The lowest and the highest of five processes or more are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963).
 The looks share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple
 sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
 `python -m research.speed_rule` simulates how often the rule is wrong (research/reports/speed-rule.md).
@@ -159,7 +152,6 @@ def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
 
 
 def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
-    """Say whether a screened case may be slower by the margin."""
     return not is_clear(estimate([sample], noise), rule, rule.screened_out)
 
 
@@ -174,7 +166,6 @@ def is_clear(estimated: Estimate, rule: Rule, missed: float) -> bool:
 
 
 def is_faster(estimated: Estimate, rule: Rule) -> bool:
-    """Say whether a case has surely become faster by the margin."""
     return estimated.value < -rule.limit and estimated.upper(rule.missed) < -estimated.tick
 
 
@@ -188,13 +179,7 @@ class Decision(Enum):
 
 
 def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int) -> dict[Key, Decision]:
-    """Decide suspects at one look.
-
-    Args:
-        estimates: of the comparisons that are not decided yet.
-        rule: the thresholds.
-        n_comparisons: comparisons that were selected before the first look, with those decided since.
-    """
+    """Decide at one look what is not decided yet, of `n_comparisons` that were selected before the first."""
     decisions = dict.fromkeys(estimates, Decision.UNDECIDED)
     # Holm's procedure: the most significant first; the first that fails its level ends it.
     remaining = max(n_comparisons, len(estimates))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_cutile.results import SpeedResult
 from pytest_cutile.speed.case import Request, SpeedCase, SpeedOutcome
@@ -41,7 +41,6 @@ class PendingCase:
 
     @property
     def open_regimes(self) -> tuple[Regime, ...]:
-        """The regimes that more fresh processes have to decide."""
         if self.outcome is not None or Decision.SLOWER in self.decisions.values():
             return ()  # slower in one regime is slower
         return tuple(regime for regime in self.regimes if regime not in self.decisions)
@@ -56,7 +55,6 @@ class PendingCase:
 
     @property
     def request(self) -> Request:
-        """What the next fresh process is to measure."""
         comparison = self.comparison
         needs_sustained = (
             self.records
@@ -89,7 +87,6 @@ class PendingCase:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What disturbed the GPU."""
         seen = (problem for one in (self.screening, *self.repeats) for problem in one.problems)
         return tuple(dict.fromkeys(seen))
 
@@ -112,7 +109,10 @@ class PendingCase:
         self.judgement = judgement
         self.outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
 
+    def add_note(self, text: str) -> None:
+        """Say in the outcome what was recorded, or why nothing was."""
+        self.outcome = replace(self.decided, note=f"{self.case.key}: {text}")
+
     def fail(self, error: MeasurementFailed) -> None:
-        """Close the case because a fresh process could not measure it."""
         detail = str(error).partition("\n")[0]
         self.close(Judgement(reason=error.reason, detail=detail), failure=str(error))

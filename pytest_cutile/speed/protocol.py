@@ -83,7 +83,6 @@ def write_message(path: Path, message: object) -> None:
 
 
 def read_message(path: Path, kind: type[_Message]) -> _Message | None:
-    """Return the message in a file; None if there is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -91,7 +90,6 @@ def read_message(path: Path, kind: type[_Message]) -> _Message | None:
 
 
 def take_message(path: Path, kind: type[_Message]) -> _Message | None:
-    """Return the message in a file, and remove that; None if there is none."""
     message = read_message(path, kind)
     if message is not None:
         path.unlink()
@@ -109,7 +107,6 @@ class ProcessFiles:
         write_message(self._path("requests.json"), requests)
 
     def requests(self) -> dict[str, Request] | None:
-        """Return what is asked, by the keys of cases; None as long as nothing is."""
         return read_message(self._path("requests.json"), dict[str, Request])
 
     def answer(self, answer: Answer) -> None:
@@ -129,7 +126,6 @@ class ProcessFiles:
         write_message(self._path("ended"), exit_code)
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process; None while it runs."""
         return read_message(self._path("ended"), int)
 
     def _path(self, name: str) -> Path:

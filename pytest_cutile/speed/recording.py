@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_cutile.baselines.entries import (
     PairedChange,
@@ -24,20 +23,10 @@ from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.session import Session
-from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """What was done about a case."""
-
-    text: str
-    recorded: bool
-    """Whether the file holds it now."""
 
 
 def new_run_id(unique: str | None = None) -> str:
@@ -45,29 +34,27 @@ def new_run_id(unique: str | None = None) -> str:
     return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
 
 
-def record(session: Session, cases: Sequence[PendingCase]) -> tuple[dict[str, Note], str]:
-    """Record what one session measured, all cases in one go.
+def record(session: Session, cases: Sequence[PendingCase]) -> str:
+    """Record what one session measured, all cases in one go; return a remark about all of it, or "".
 
-    Returns:
-        What was done, by key, and a remark about all of it, or "".
+    Each case gets a note of what was done.
 
     Raises:
         BaselineError: the file cannot be read or written. Nothing was changed.
     """
     store = session.baselines
     if store is None or not cases:
-        return {}, ""
+        return ""
     session_id, recorded = _session(session, cases)
-    notes: dict[str, Note] = {}
     records: dict[str, Record] = {}
     for case in cases:
         try:
             records[case.case.key] = new_record(case, session_id, session.settings.reason)
         except Rejected as rejected:
             why = f"{rejected}".removeprefix(f"{case.case.key}: ")  # the note begins with the key
-            notes[case.case.key] = Note(text=f"not recorded: {why}", recorded=False)
+            case.add_note(f"not recorded: {why}")
     if not records:
-        return notes, ""
+        return ""
 
     def renew(on_disk: SpeedBaselines) -> SpeedBaselines:
         return add(on_disk, session_id, recorded, records)
@@ -76,18 +63,17 @@ def record(session: Session, cases: Sequence[PendingCase]) -> tuple[dict[str, No
     store.record_speed(device.arch, device.name, renew)
     for case in cases:
         if (added := records.get(case.case.key)) is not None:
-            text = f"{_added(case, added)} in {session.speed_baselines_name}"
-            notes[case.case.key] = Note(text=text, recorded=True)
+            case.add_note(f"{_added(case, added)} in {session.speed_baselines_name}")
+            case.is_recorded = True
     if not recorded.commit.endswith("+"):
-        return notes, ""
-    return notes, (
+        return ""
+    return (
         f"warning: recorded from uncommitted changes of {recorded.commit[:12]}: commit them together with "
         "the baselines, else no later run can measure the baseline kernel"
     )
 
 
 def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
-    """Return what is stored of a case."""
     problems = dict.fromkeys(text for measurement in case.measurements for text in measurement.problems)
     if problems:
         raise Rejected("; ".join(problems))
@@ -98,8 +84,8 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
     return Record(
         session=session,
         work=case.case.work,
-        fingerprint=fingerprint_of(case.case),
-        source=source_of(case.case),
+        fingerprint=known(case.case.fingerprint),
+        source=known(case.case.source),
         runs=tuple(map(_run, case.measurements)),
         changes=_changes(case),
         anchor=_compared_with(case) if not moved else "",
@@ -109,7 +95,6 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
 
 
 def _compared_with(case: PendingCase) -> str:
-    """Return the code of the anchor that a case was compared with; "" where there is none."""
     anchor = case.comparison.anchor if case.comparison is not None else None
     return anchor.code if anchor is not None else ""
 
@@ -161,7 +146,6 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
-    """Return how today's kernel compares with the anchor's, by regime."""
     comparison, changes = case.comparison, {}
     if comparison is not None:
         for regime in Regime:
@@ -174,7 +158,6 @@ def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
 
 
 def _session(session: Session, cases: Sequence[PendingCase]) -> tuple[str, RecordedSession]:
-    """Return this run on this GPU, and its name."""
     device = session.gpu.timer.device
     workloads = {
         one.reference_workload for case in cases for one in case.measurements if one.reference_workload
@@ -191,27 +174,13 @@ def _session(session: Session, cases: Sequence[PendingCase]) -> tuple[str, Recor
 
 
 def _added(case: PendingCase, added: Record) -> str:
-    shown = case.shown
-    what = f"{counted(len(added.runs), 'run')} of {format_time(shown.headline_us)} recorded"
-    moves = {
-        "faster": ", faster: it is the baseline kernel now",
-        "accepted": ", accepted: it is the baseline kernel now",
-    }
-    return what + moves.get(added.moved, "")
+    what = f"{counted(len(added.runs), 'run')} of {format_time(case.shown.headline_us)} recorded"
+    return f"{what}, {added.moved}: it is the baseline kernel now" if added.moved else what
 
 
-def fingerprint_of(case: SpeedCase, revision: str = "") -> str:
-    """Return the fingerprint of a case as of a git revision; empty where it is not known."""
-    return _digest(case.fingerprint, revision)
-
-
-def source_of(case: SpeedCase, revision: str = "") -> str:
-    """Return the digest of a case as written, as of a git revision; empty where it is not known."""
-    return _digest(case.source, revision)
-
-
-def _digest(make: Callable[[str], str], revision: str) -> str:
+def known(digest: Callable[[str], str], revision: str = "") -> str:
+    """Return a case's fingerprint or source as of a git revision; empty where it is not known."""
     try:
-        return make(revision)
+        return digest(revision)
     except Exception:  # noqa: BLE001 - no compiler, or code that another gate or the measurement reports
         return ""

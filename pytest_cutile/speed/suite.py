@@ -41,12 +41,9 @@ class SpeedSuite:
     def add(
         self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
-        """Add a case that fresh processes have to measure again."""
         records = self._session.settings.update_baselines
-        if comparison is None:
-            regimes: tuple[Regime, ...] = ()
-        elif records and judgement.reason is Reason.WITHIN_MARGIN:
-            regimes = ()  # it is decided: fresh processes measure today's kernel alone
+        if comparison is None or (records and judgement.reason is Reason.WITHIN_MARGIN):
+            regimes: tuple[Regime, ...] = ()  # nothing is to be decided: today's kernel alone is measured
         elif records:
             regimes = tuple(comparison.regimes(screening))
         else:
@@ -113,23 +110,19 @@ class SpeedSuite:
         self.pending = [case for case in self.pending if case not in cases]
 
     def _record(self) -> None:
-        """Record what may be recorded, all in one go."""
         cases = [
             case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
         ]
         try:
-            notes, remark = record(self._session, cases)
+            remark = record(self._session, cases)
         except BaselineError as error:
             for case in cases:
                 case.close(Judgement(reason=Reason.BAD_BASELINE, detail=str(error)), failure=str(error))
             return
         self.remarks += [remark] if remark else []
         for case in self.pending:
-            note = notes.get(case.case.key)
-            text = "not recorded: its test failed" if case.test_failed else note.text if note else ""
-            if text and case.outcome is not None:
-                case.outcome = replace(case.outcome, note=f"{case.case.key}: {text}")
-                case.is_recorded = note is not None and note.recorded and not case.test_failed
+            if case.test_failed:
+                case.add_note("not recorded: its test failed")
 
     # -- ending early ---------------------------------------------------------------------------------
 
@@ -150,8 +143,7 @@ class SpeedSuite:
     def give_up(self) -> None:
         """Leave pending cases undecided, and record nothing: the run was stopped."""
         if unrecorded := sum(case.records for case in self.pending):
-            plural = "s" if unrecorded > 1 else ""
-            self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
+            self.remarks.append(f"{counted(unrecorded, 'case')} not recorded: the run was stopped")
         strict = self._session.settings.strict
         for case in self.pending:
             judgement = case.decided.judgement
@@ -170,9 +162,8 @@ class SpeedSuite:
         outcome = case.decided
         if outcome.failure is not None or case.is_recorded:
             return outcome.failure
-        failure: str | None = None
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
-            failure = self._regression(case, case.comparison)
+            failure: str | None = self._regression(case, case.comparison)
         else:
             failure = strict_failure(case.case.key, outcome.judgement, strict=self._session.settings.strict)
         if failure is not None and outcome.note:
@@ -204,13 +195,7 @@ def _measure(live: Sequence[PendingCase], processes: int, measure_again: Measure
 
 
 def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_comparisons: int) -> None:
-    """Decide what the evidence so far decides: pairs together, stored times one by one.
-
-    Args:
-        asked: the regimes that fresh processes were to decide.
-        rule: the thresholds.
-        n_comparisons: of the run.
-    """
+    """Decide what the evidence decides in the regimes that were asked: pairs together, stored times alone."""
     estimates: dict[tuple[PendingCase, Regime], Estimate] = {}
     for case, regimes in asked.items():
         comparison = case.comparison

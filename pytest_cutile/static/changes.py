@@ -15,14 +15,6 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticRule:
-    """The thresholds of the static gate."""
-
-    margin: float = 0.10
-    """Growth of the predicted time or of spills, as a fraction, above which they are worse."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
     """One difference between the baseline and the current code of a case."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_cutile.static.changes import Change, Effect, StaticComparison, StaticRule
+from pytest_cutile.static.changes import Change, Effect, StaticComparison
 from pytest_cutile.static.roofline import predict
 from pytest_cutile.static.rules import (
     LAUNCH_RULES,
@@ -25,81 +25,87 @@ if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does no
 _COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites", "executed")
 
 
-def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> StaticComparison:
+def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, margin: float) -> StaticComparison:
     """Return what is worse, better or different in the `current` code of a case."""
-    changes = [*_predicted(baseline, current, arch, rule)]
-    pairs, removed, added = _pair_launches(baseline.launches, current.launches)
-    for before, after in pairs:
-        pair = Launches(baseline=(before,), current=(after,), arch=arch, thresholds=rule)
-        of_pair = [change for rule_of in LAUNCH_RULES for change in rule_of(pair)]
-        of_pair += site_changes(before, after)
-        prefix = f"{after.kernel}: " if len(current.launches) > 1 else ""
-        changes += [replace(change, quantity=prefix + change.quantity) for change in of_pair]
-    moved = _torch_bytes(baseline, current)
-    if moved[0] != moved[1]:
-        changes.append(different("bytes that torch operations move", *moved))
-    if removed or added:
-        names = [", ".join(launch.kernel for launch in facts.launches) for facts in (baseline, current)]
-        changes.append(different("launches", *names))
-        unpaired = Launches(baseline=removed, current=added, arch=arch, thresholds=rule)
-        if removed and added:  # which took the place of which is unknown: all of them together
-            changes += [change for rule_of in USE_RULES for change in rule_of(unpaired)]
-        elif added:
-            changes += spills(unpaired)
-        elif not pairs or used(removed, "tensor_core"):
-            changes += tensor_cores(replace(unpaired, baseline=baseline.launches, current=current.launches))
+    both = Launches(baseline=baseline.launches, current=current.launches, arch=arch, margin=margin)
+    pairs, unpaired = _pair_launches(both)
+    torch_bytes = _torch_bytes(baseline, current)
+    changes = [*_predicted(both, torch_bytes)]
+    for pair in pairs:
+        changes += _pair_changes(pair, is_named=len(current.launches) > 1)
+    if torch_bytes[0] != torch_bytes[1]:
+        changes.append(different("bytes that torch operations move", *torch_bytes))
+    if unpaired.baseline or unpaired.current:
+        changes.append(different("launches", *map(_names, (baseline, current))))
+        changes += _unpaired_changes(both, unpaired)
     if any(change.effect is Effect.WORSE for change in changes):
-        # Of one cause, a part that would be good alone is no improvement.
-        changes = [
-            replace(change, effect=Effect.DIFFERENT) if change.effect is Effect.BETTER else change
-            for change in changes
-        ]
+        changes = [*map(_not_better, changes)]
     known = _known(current.launches)
-    changes.sort(key=lambda change: list(Effect).index(change.effect))
     return StaticComparison(
-        changes=tuple(changes),
+        changes=tuple(sorted(changes, key=lambda change: list(Effect).index(change.effect))),
         unknown=tuple(name for name in _known(baseline.launches) if name not in known),
     )
 
 
-def _pair_launches(
-    baseline: Sequence[LaunchFacts], current: Sequence[LaunchFacts]
-) -> tuple[list[tuple[LaunchFacts, LaunchFacts]], list[LaunchFacts], list[LaunchFacts]]:
-    """Return launches of the same kernel in pairs, those only in the baseline, and those only in the code.
+def _pair_launches(both: Launches) -> tuple[list[Launches], Launches]:
+    """Return launches of the same kernel in pairs, and all that have no partner.
 
     Where only the names differ (a kernel was renamed), launches are paired in order.
     """
-    names = [sorted(launch.kernel for launch in launches) for launches in (baseline, current)]
-    if len(baseline) == len(current) and names[0] != names[1]:
-        return list(zip(baseline, current, strict=True)), [], []
-    return take_pairs(baseline, current, lambda before, after: before.kernel == after.kernel)
+    before, after = both.baseline, both.current
+    removed: Sequence[LaunchFacts] = ()
+    added: Sequence[LaunchFacts] = ()
+    names = [sorted(launch.kernel for launch in side) for side in (before, after)]
+    if len(before) == len(after) and names[0] != names[1]:
+        pairs = [*zip(before, after, strict=True)]
+    else:
+        pairs, removed, added = take_pairs(before, after, lambda one, other: one.kernel == other.kernel)
+    return (
+        [replace(both, baseline=(one,), current=(other,)) for one, other in pairs],
+        replace(both, baseline=removed, current=added),
+    )
 
 
-def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticRule) -> Iterator[Change]:
+def _pair_changes(pair: Launches, *, is_named: bool) -> Iterator[Change]:
+    before, after = pair.pair
+    prefix = f"{after.kernel}: " if is_named else ""
+    for changes in (*(rule(pair) for rule in LAUNCH_RULES), site_changes(before, after)):
+        for change in changes:
+            yield replace(change, quantity=prefix + change.quantity)
+
+
+def _unpaired_changes(both: Launches, unpaired: Launches) -> Iterator[Change]:
+    if unpaired.baseline and unpaired.current:
+        for rule in USE_RULES:  # which launch replaces which is unknown: all of them together
+            yield from rule(unpaired)
+    elif unpaired.current:
+        yield from spills(unpaired)
+    elif not both.current or used(unpaired.baseline, "tensor_core"):
+        yield from tensor_cores(both)
+
+
+def _not_better(change: Change) -> Change:
+    """Beside something worse of one cause, a part that would be good alone is no improvement."""
+    return replace(change, effect=Effect.DIFFERENT) if change.effect is Effect.BETTER else change
+
+
+def _predicted(both: Launches, torch_bytes: tuple[int, int]) -> Iterator[Change]:
     """Yield how the predicted time changed; nothing where it is unknown on a side."""
-    moved = _torch_bytes(baseline, current)
-    before = predict(baseline.launches, arch, torch_bytes=moved[0])
-    after = predict(current.launches, arch, torch_bytes=moved[1])
+    before = predict(both.baseline, both.arch, torch_bytes=torch_bytes[0])
+    after = predict(both.current, both.arch, torch_bytes=torch_bytes[1])
     if before is None or after is None:
         return
     slower = after.us / before.us
     # What spills move is not counted: with more of them, the prediction is a lower bound.
-    more_spills = Launches(baseline=baseline.launches, current=current.launches, arch=arch, thresholds=rule)
-    if slower < 1 and any(change.effect is Effect.WORSE for change in spills(more_spills)):
+    if slower < 1 and any(change.effect is Effect.WORSE for change in spills(both)):
         return
-    margin = rule.margin
-    if 1 / (1 + margin) <= slower <= 1 + margin:
+    if 1 / (1 + both.margin) <= slower <= 1 + both.margin:
         return
-    worse = slower > 1
+    effect, quantity = Effect.WORSE, f"predicted {slower:.1f}x slower: {after.grown_since(before)}"
+    if slower < 1:
+        effect, quantity = Effect.BETTER, f"predicted {1 / slower:.1f}x faster: {before.grown_since(after)}"
     yield Change(
-        effect=Effect.WORSE if worse else Effect.BETTER,
-        quantity=(
-            f"predicted {slower:.1f}x slower: {after.grown_since(before)}"
-            if worse
-            else f"predicted {1 / slower:.1f}x faster: {before.grown_since(after)}"
-        ),
-        baseline=f"{before.us:.3g} us",
-        current=f"{after.us:.3g} us",
+        effect=effect, quantity=quantity, baseline=f"{before.us:.3g} us", current=f"{after.us:.3g} us"
     )
 
 
@@ -108,6 +114,10 @@ def _torch_bytes(baseline: CaseFacts, current: CaseFacts) -> tuple[int, int]:
     if baseline.torch_bytes is None or current.torch_bytes is None:
         return 0, 0
     return baseline.torch_bytes, current.torch_bytes
+
+
+def _names(facts: CaseFacts) -> str:
+    return ", ".join(launch.kernel for launch in facts.launches)
 
 
 def _known(launches: Sequence[LaunchFacts]) -> list[str]:

@@ -18,26 +18,9 @@ from typing import Any
 
 from pytest_cutile.compiler.fingerprint import machine_code
 from pytest_cutile.compiler.toolchain import ToolMissing, run_tool
+from pytest_cutile.static.instructions import CLASSES, SPILLS
 
-# By the mnemonics of NVIDIA's instruction set references (CUDA Binary Utilities, sections "Ampere" to
-# "Blackwell Instruction Set": https://docs.nvidia.com/cuda/cuda-binary-utilities/#instruction-set-reference).
-# Opcodes are taken from nvdisasm's output; nothing is decoded here.
-CLASSES = {
-    "tensor_core": r"UTC[HIQO]MMA|[BHIQ]GMMA|[BDHIOQ]MMA",
-    "tma_load": r"UTMALDG|UTMAPF",
-    "tma_store": r"UTMASTG|UTMAREDG",
-    "bulk_copy": r"UBLKCP|UBLKPF|UBLKRED",
-    "async_copy": r"LDGSTS",
-    "global_load": r"LDG",
-    "global_store": r"STG",
-    "local_load": r"LDL",
-    "local_store": r"STL",
-    "tensor_memory": r"LDTM|STTM",
-    "barrier": r"BAR|SYNCS|UCGABAR_ARV|UCGABAR_WAIT|UCGABAR_SET",
-    "special_function": r"MUFU",
-}
-_CLASS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in CLASSES.items()))
-SPILLS = ("local_load", "local_store")
+_CLASS = re.compile("|".join(f"(?P<{name}>{one.mnemonics})" for name, one in CLASSES.items()))
 INSTRUCTION_BYTES = 16
 """On every architecture that cuTile compiles for."""
 
@@ -90,7 +73,6 @@ def _attributes(dump: str, symbol: str) -> dict[str, int]:
 
 
 def read_code(cubin: Path) -> Disassembly:
-    """Return the instruction mix of a cubin."""
     with _unexpected_output():
         _, functions, *tables = _disassemble(str(cubin), "--print-line-info")
         return _read_functions(functions, tables[0] if tables else {})

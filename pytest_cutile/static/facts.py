@@ -111,7 +111,6 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def shared_bytes(self) -> int | None:
-        """Shared memory per block, static and dynamic."""
         if self.static_shared_bytes is None:
             return None
         return self.static_shared_bytes + (self.dynamic_shared_bytes or 0)

@@ -57,7 +57,6 @@ class Inspector:
 
     @property
     def progress(self) -> str:
-        """How much has been read, in words."""
         done = sum(future.done() for future in self._futures.values())
         return f"reading {done}/{len(self._futures)} compiled kernels"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 from msgspec.structs import replace
@@ -18,6 +19,17 @@ _OPERATIONS = {
 }
 _MISSED = {"RemarkMemoryTmaLoadFailed": "load", "RemarkMemoryTmaStoreFailed": "store"}
 _PLACE = re.compile(r"""^loc\((?:".*?"|[^()])*\):\s*""")
+
+
+_Place: TypeAlias = tuple[str, int, int]
+"""File, line and column."""
+
+
+class _Remark(NamedTuple):
+    name: str
+    place: _Place
+    facts: dict[str, str]
+    reasons: tuple[str, ...]
 
 
 class RemarksError(ValueError):
@@ -54,34 +66,43 @@ def read_remarks(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
 
 
 def _read(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
-    sites: list[tuple[int, Site]] = []
-    missed: dict[tuple[str, str, int, int], dict[str, None]] = {}
+    sites: list[tuple[_Place, Site]] = []
+    missed: dict[tuple[str, _Place], dict[str, None]] = defaultdict(dict)
     notes: dict[Note, None] = {}
-    for remark in _documents(text):
-        place = remark.get("DebugLoc") or {}
-        file, line = str(place.get("File", "")), int(place.get("Line", 0))
-        column = int(place.get("Column", 0))
-        arguments = [pair for pair in remark.get("Args") or () if isinstance(pair, dict)]
-        facts = {key: str(value) for pair in arguments for key, value in pair.items()}
-        name = str(remark.get("Name", ""))
-        reasons = [_PLACE.sub("", str(pair["Reason"])) for pair in arguments if "Reason" in pair]
-        if name in _OPERATIONS:
+    for remark in map(_parsed, _documents(text)):
+        file, line, _ = remark.place
+        if remark.name in _OPERATIONS:
             site = Site(
-                operation=_OPERATIONS[name],
-                instruction=facts.get("Instruction", "?").removesuffix(" instruction"),
-                shape="x".join(re.findall(r"\d+", facts.get("Shape", ""))),
+                operation=_OPERATIONS[remark.name],
+                instruction=remark.facts.get("Instruction", "?").removesuffix(" instruction"),
+                shape="x".join(re.findall(r"\d+", remark.facts.get("Shape", ""))),
                 file=file,
                 line=line,
-                missed=tuple(dict.fromkeys(reasons)),
+                missed=remark.reasons,
             )
-            sites.append((column, site))
-        elif name in _MISSED:
-            missed.setdefault((_MISSED[name], file, line, column), {}).update(dict.fromkeys(reasons))
+            sites.append((remark.place, site))
+        elif remark.name in _MISSED:
+            missed[_MISSED[remark.name], remark.place].update(dict.fromkeys(remark.reasons))
         else:
-            parts = [facts.get("Remark", name), *dict.fromkeys(reasons)]
+            parts = [remark.facts.get("Remark", remark.name), *remark.reasons]
             notes[Note(text=": ".join(parts), file=file, line=line)] = None
-    return tuple(_with_reasons(sites, missed)), tuple(
-        sorted(notes, key=lambda note: (note.file, note.line, note.text))
+    explained = []
+    for place, site in sorted(sites, key=lambda pair: pair[0]):
+        # What became TMA did not fail to.
+        reasons = () if site.instruction.startswith("TMA") else missed[site.operation, place]
+        explained.append(replace(site, missed=tuple(dict.fromkeys((*site.missed, *reasons)))))
+    return tuple(explained), tuple(sorted(notes, key=lambda note: (note.file, note.line, note.text)))
+
+
+def _parsed(document: dict[str, Any]) -> _Remark:
+    place = document.get("DebugLoc") or {}
+    arguments = [pair for pair in document.get("Args") or () if isinstance(pair, dict)]
+    reasons = (_PLACE.sub("", str(pair["Reason"])) for pair in arguments if "Reason" in pair)
+    return _Remark(
+        name=str(document.get("Name", "")),
+        place=(str(place.get("File", "")), int(place.get("Line", 0)), int(place.get("Column", 0))),
+        facts={key: str(value) for pair in arguments for key, value in pair.items()},
+        reasons=tuple(dict.fromkeys(reasons)),
     )
 
 
@@ -97,14 +118,3 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
         parsed = yaml.load(unrepeated, Loader=loader)  # noqa: S506 - it is a SafeLoader
         if isinstance(parsed, dict):
             yield parsed
-
-
-def _with_reasons(
-    sites: list[tuple[int, Site]], missed: dict[tuple[str, str, int, int], dict[str, None]]
-) -> Iterator[Site]:
-    for column, site in sorted(sites, key=lambda pair: (pair[1].file, pair[1].line, pair[0])):
-        reasons = missed.get((site.operation, site.file, site.line, column), {})
-        if not reasons or site.instruction.startswith("TMA"):
-            yield site
-            continue
-        yield replace(site, missed=tuple(dict.fromkeys((*site.missed, *reasons))))

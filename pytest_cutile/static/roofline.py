@@ -71,11 +71,9 @@ class Prediction:
 
     @property
     def slowest(self) -> str:
-        """What takes most of the time."""
         return max(self.shares, key=lambda unit: self.shares[unit])
 
     def grown_since(self, before: Prediction) -> str:
-        """Return the unit whose share has grown most."""
         return max(self.shares, key=lambda unit: self.shares[unit] - before.shares.get(unit, 0.0))
 
 

@@ -8,35 +8,17 @@ unknown on a side. `sites.py` compares loads, stores and products line by line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_cutile.platforms.lookup import find_architecture, stand_in
 from pytest_cutile.platforms.occupancy import Limiter, Occupancy, occupancy
-from pytest_cutile.static.changes import Change, Effect, StaticRule
+from pytest_cutile.static.changes import Change, Effect
+from pytest_cutile.static.instructions import CLASSES, SPILLS
 
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
     from pytest_cutile.static.facts import LaunchFacts
-
-CLASS_TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        "tensor_core": "tensor-core instructions",
-        "tma_load": "TMA loads",
-        "tma_store": "TMA stores",
-        "bulk_copy": "bulk copies",
-        "async_copy": "asynchronous copies",
-        "global_load": "global loads",
-        "global_store": "global stores",
-        "local_load": "local loads",
-        "local_store": "local stores",
-        "tensor_memory": "tensor-memory instructions",
-        "barrier": "barriers",
-        "special_function": "special functions",
-    }
-)
-"""Classes of instructions that are counted, and what they are called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +28,8 @@ class Launches:
     baseline: Sequence[LaunchFacts]
     current: Sequence[LaunchFacts]
     arch: str
-    thresholds: StaticRule
+    margin: float
+    """Growth of the predicted time or of spills, as a fraction, above which they are worse."""
 
     @property
     def pair(self) -> tuple[LaunchFacts, LaunchFacts]:
@@ -73,9 +56,9 @@ def spills(launches: Launches) -> Iterator[Change]:
     if before is None or after is None or before == after:
         return
     effect, detail = Effect.DIFFERENT, ""
-    if after > before * (1 + launches.thresholds.margin):
+    if after > before * (1 + launches.margin):
         effect, detail = Effect.WORSE, _spill_places(launches.current)
-    elif after < before * (1 - launches.thresholds.margin) and not _has_grown(launches):
+    elif after < before * (1 - launches.margin) and not _has_grown(launches):
         effect = Effect.BETTER
     yield Change(effect=effect, quantity=quantity, baseline=str(before), current=str(after), detail=detail)
 
@@ -163,7 +146,7 @@ def instruction_mix(launches: Launches) -> Iterator[Change]:
     reported = {change.quantity for rule in USE_RULES for change in rule(launches)}
     for name in sorted({*before, *after}):
         counts = [dict(instructions.get(name, {})) for instructions in (before, after)]
-        title = CLASS_TITLES.get(name, name)
+        title = CLASSES[name].title if name in CLASSES else name
         if counts[0] != counts[1] and title not in reported:
             texts = [", ".join(f"{n} {mnemonic}" for mnemonic, n in c.items()) or "none" for c in counts]
             yield different(title, *texts)
@@ -182,7 +165,6 @@ LAUNCH_RULES: tuple[Rule, ...] = (
 
 
 def different(quantity: str, baseline: object, current: object) -> Change:
-    """Return a change that is neither worse nor better."""
     return Change(effect=Effect.DIFFERENT, quantity=quantity, baseline=str(baseline), current=str(current))
 
 
@@ -220,7 +202,7 @@ def used(launches: Sequence[LaunchFacts], name: str) -> str | None:
 
 def _used_change(name: str, effect: Effect, before: str, after: str) -> Change:
     return Change(
-        effect=effect, quantity=CLASS_TITLES[name], baseline=before or "none", current=after or "none"
+        effect=effect, quantity=CLASSES[name].title, baseline=before or "none", current=after or "none"
     )
 
 
@@ -236,12 +218,11 @@ def _tensor_core_rank(mnemonics: str) -> int:
 
 
 def _has_grown(launches: Launches) -> bool:
-    """Say whether there are more instructions than before, by more than the margin."""
     before, after = (
         sum(launch.instruction_count or 0 for launch in side)
         for side in (launches.baseline, launches.current)
     )
-    return after > before * (1 + launches.thresholds.margin)
+    return after > before * (1 + launches.margin)
 
 
 def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:
@@ -251,7 +232,7 @@ def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:
 
 
 def _local_accesses(launches: Sequence[LaunchFacts]) -> int | None:
-    counts = [launch.count(name) for launch in launches for name in ("local_load", "local_store")]
+    counts = [launch.count(name) for launch in launches for name in SPILLS]
     return None if None in counts else sum(count or 0 for count in counts)
 
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.merge import merge
-from pytest_cutile.baselines.select import MAX_RUNS, add, pruned, since_anchor, stored_us
+from pytest_cutile.baselines.select import MAX_RUNS, add, merge, pruned, since_anchor, stored_us
 from tests.baselines.examples import ENVIRONMENT, PUBLISHED, WORK, baselines, entry, record, run, session
 
 CASES = ("a[c]", "b[c]")

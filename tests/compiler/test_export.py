@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_cutile.compiler import CompileError, CompileJob, export
-from pytest_cutile.compiler.trace.launches import trace_launches
+from pytest_cutile.compiler.trace.launches import record_launches
 from tests.compiler.launchers import add_kernel
 
 
@@ -18,7 +18,7 @@ def job(
         x = torch.zeros(length + offset, device="cuda")[offset:]
         ct.launch(0, (1,), kernel, (x, x, x, tile))
 
-    (recorded,) = trace_launches(launch, arch)
+    (recorded,) = record_launches(launch, arch)
     return export(recorded, arch)
 
 

@@ -11,7 +11,7 @@ import cuda.tile.tune
 import pytest
 import torch
 
-from pytest_cutile.compiler import pretend_gpu, pretended_backing, record_launches, trace_launches
+from pytest_cutile.compiler import pretend_gpu, pretended_backing, record_launches
 from tests.compiler import launchers
 
 
@@ -57,7 +57,9 @@ def test_layout_of_views_survives() -> None:
         )
 
     for backing in ("meta", "cpu"):
-        [launch] = trace_launches(views, "sm_90", backing)
+        with pretend_gpu("sm_90", backing) as recorder:
+            views()
+        [launch] = recorder.launches
         transposed, sliced, [expanded], _ = launch.args
         assert (transposed.shape, transposed.stride()) == ((64, 32), (1, 64))
         assert (sliced.shape, sliced.stride(), sliced.storage_offset()) == ((31, 61), (64, 1), 67)
@@ -251,7 +253,9 @@ def _(x: torch.Tensor) -> None:
 @pytest.mark.parametrize("backing", ["meta", "cpu"])
 @pytest.mark.parametrize("use", [add_operator, add_anywhere_operator, torch.ops.pytest_cutile_tests.add])
 def test_launches_inside_of_custom_operators_are_recorded(backing, use) -> None:
-    [launch] = trace_launches(lambda: use(gpu_vector()), "sm_90", backing)
+    with pretend_gpu("sm_90", backing) as recorder:
+        use(gpu_vector())
+    [launch] = recorder.launches
     assert launch.kernel is launchers.add_kernel
 
 

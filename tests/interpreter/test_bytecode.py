@@ -19,7 +19,7 @@ import torch
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.toolchain import find_tileiras
-from pytest_cutile.compiler.trace.launches import Launch, trace_launches
+from pytest_cutile.compiler.trace.launches import Launch, record_launches
 from pytest_cutile.interpreter.bytecode import SUPPORTED_VERSIONS, UnknownBytecode, read_module
 from pytest_cutile.interpreter.ir import Block, Location, Module, Op, Scalar, Tile
 from pytest_cutile.interpreter.opcodes import FORMATS, UNREAD
@@ -33,7 +33,7 @@ N = 8
 
 
 def _launch(kernel: Any, *args: Any) -> Launch:
-    (launch,) = trace_launches(lambda: ct.launch(0, (2,), kernel, args), ARCH)
+    (launch,) = record_launches(lambda: ct.launch(0, (2,), kernel, args), ARCH)
     return launch
 
 
@@ -78,7 +78,7 @@ def _launches_of_kernels() -> Iterator[tuple[str, Launch]]:
                 inputs = spec.inputs(_make, **dict(case.params))
                 spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
 
-            for number, launch in enumerate(trace_launches(run, ARCH)):
+            for number, launch in enumerate(record_launches(run, ARCH)):
                 yield f"{spec.name}, {case.name}, {number}", launch
 
 

@@ -25,7 +25,7 @@ from kernels import (
     swiglu,
 )
 from kernels._division import DIVIDEND_BITS
-from pytest_cutile.compiler import pretend_gpu, trace_launches
+from pytest_cutile.compiler import pretend_gpu, record_launches
 from pytest_cutile.compiler.trace import launches as trace
 
 torch = pytest.importorskip("torch")
@@ -214,7 +214,7 @@ FEW_TOKENS = moe.choose_config("sm_80", rows_per_expert=1)
 )
 def test_the_largest_grid_is_launched_and_no_larger_one(launch, largest, message):
     """On Ampere, where no launch has blocks that take several tiles."""
-    assert trace_launches(lambda: launch(largest), "sm_80")
+    assert record_launches(lambda: launch(largest), "sm_80")
     with pretend_gpu("sm_80"), pytest.raises(ValueError, match=f"^{message}$"):
         launch(largest + 1)
 
@@ -225,7 +225,7 @@ def test_copies_of_operands_are_as_large_as_their_grid():
     def launch(k):
         return matmul.matmul(gpu(512, k, dtype=E4M3), gpu(k, 512, dtype=E4M3))
 
-    copy, _ = trace_launches(lambda: launch(65535 * 64), "sm_90")
+    copy, _ = record_launches(lambda: launch(65535 * 64), "sm_90")
     assert copy.grid == (8, 65535)
     with (
         pretend_gpu("sm_90"),
@@ -241,7 +241,7 @@ def test_values_to_transpose_are_as_many_as_their_grid():
     """Blocks that take tiles in turn are few, but not those that transpose."""
     config = replace(fmha.TWO_BLOCKS, transpose_v=True, persistent=True)
     options = {"dtype": E4M3, "n": 256, "config": config}
-    transpose, attend = trace_launches(lambda: run_fmha(2**17 - 1, 64, **options), "sm_90")
+    transpose, attend = record_launches(lambda: run_fmha(2**17 - 1, 64, **options), "sm_90")
     assert transpose.grid == (2**24 - 128,)
     assert attend.grid == (264,)
     with (
@@ -255,7 +255,7 @@ def test_values_to_transpose_are_as_many_as_their_grid():
 
 def test_groups_of_queries_share_a_tile_of_heads():
     """As many heads as a grid has no room for, eight of which share one of keys."""
-    [launch] = trace_launches(lambda: run_attention_decode(1, 2**16, 2**13), "sm_90")
+    [launch] = record_launches(lambda: run_attention_decode(1, 2**16, 2**13), "sm_90")
     assert launch.grid == (1, 2**13, 1)
 
 
@@ -276,7 +276,7 @@ def test_a_line_is_on_the_second_axis_while_that_takes_as_many(blocks, grid, axi
     def launch():
         dropout.dropout(gpu(4 * blocks), seed=0, config=dropout.DropoutConfig(tile_elements=4))
 
-    [traced] = trace_launches(launch, "sm_90")
+    [traced] = record_launches(launch, "sm_90")
     assert (traced.grid[: len(grid)], traced.args[-1]) == (grid, axis)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from kernels import fmha, matmul, mla_decoding, softmax
 from kernels._launch import find_arch
-from pytest_cutile.compiler import trace_launches
+from pytest_cutile.compiler import record_launches
 from pytest_cutile.compiler.source import source_digest
 from pytest_cutile.compiler.trace.launches import pretend_gpu
 from pytest_cutile.gates.declared import compile_case
@@ -28,7 +28,7 @@ def test_a_new_architecture_takes_the_configurations_of_its_relative(kernel) -> 
         made = [
             [
                 (launch.grid, source_digest(launch, arch))
-                for launch in trace_launches(compile_case(kernel.SPEC, case, arch).run, arch)
+                for launch in record_launches(compile_case(kernel.SPEC, case, arch).run, arch)
             ]
             for arch in ("sm_90", "sm_95")
         ]

@@ -106,6 +106,15 @@ def test_a_reference_workload_that_cannot_be_timed_is_left_out(workload_us):
     assert (measurement.reference_workload, measurement.workload_us) == ("", None)
 
 
+def test_a_reference_workload_that_cannot_be_made_is_asked_for_once(monkeypatch):
+    timer = Pretend()
+    asked: list[str] = []
+    monkeypatch.setattr(timer, "reference_workload", asked.append)
+    timed(timer)
+    timed(timer)
+    assert asked == ["GB/s"]
+
+
 def test_where_the_regimes_cannot_differ_the_reason_is_kept():
     skipped = Skipped(reason="the SM clock stays at 1980 MHz", not_limited=True)
     measurement = timed(Pretend(steady=skipped))

@@ -5,7 +5,7 @@ import pytest
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import PublishedFigure
-from pytest_cutile.speed.recording import fingerprint_of, new_run_id
+from pytest_cutile.speed.recording import known, new_run_id
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.speed.simulated import (
@@ -168,7 +168,7 @@ def test_a_fingerprint_that_cannot_be_computed_is_left_out():
         def fingerprint(self, revision: str) -> str:  # noqa: ARG002
             raise RuntimeError("no compiler")
 
-    assert fingerprint_of(make_case(kind=Uncompiled)) == ""
+    assert known(make_case(kind=Uncompiled).fingerprint) == ""
 
 
 def test_runs_have_names_of_their_own():

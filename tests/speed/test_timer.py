@@ -315,16 +315,6 @@ def test_a_gpu_at_its_full_clock_is_settled_when_two_windows_agree(clock, monkey
 # -- workloads, sustained -----------------------------------------------------------------------------
 
 
-def test_reference_workloads_are_made_once_even_where_there_is_none(monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        module, "REFERENCE_WORKLOADS", {bound: lambda b=bound: made.append(b) for bound in ("TFLOPS", "GB/s")}
-    )
-    timer = PretendTimer(40.0)
-    assert [timer.reference_workload(bound) for bound in ("TFLOPS", "TFLOPS", "GB/s")] == [None] * 3
-    assert made == ["TFLOPS", "GB/s"]
-
-
 def test_a_gpu_short_of_memory_measures_nothing_sustained(monkeypatch):
     def short(_):
         raise torch.OutOfMemoryError("CUDA out of memory")

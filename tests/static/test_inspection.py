@@ -24,8 +24,9 @@ from pytest_cutile.compiler import (
 )
 from pytest_cutile.compiler.toolchain import ToolMissing
 from pytest_cutile.static import inspection
-from pytest_cutile.static.disassembly import CLASSES, read_code, read_codes, read_usage
+from pytest_cutile.static.disassembly import read_code, read_codes, read_usage
 from pytest_cutile.static.inspection import Inspector
+from pytest_cutile.static.instructions import CLASSES
 from tests.compiler import launchers
 
 pytestmark = pytest.mark.slow

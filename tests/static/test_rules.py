@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_cutile.platforms.occupancy import Limiter
-from pytest_cutile.static.changes import Effect, StaticRule
+from pytest_cutile.static.changes import Effect
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.rules import occupancy_of, resident
 
+MARGIN = 0.1
 LOAD = Site(operation="load", instruction="TMA Load", shape="64x128", file="k.py", line=10)
 STORE = Site(operation="store", instruction="TMA Store", shape="64x128", file="k.py", line=14)
 MMA = Site(operation="mma", instruction="Tensor-core SM90", shape="64x128x16", file="k.py", line=12)
@@ -43,16 +44,13 @@ def changed(**fields) -> CaseFacts:
     return case(replace(LAUNCH, **fields))
 
 
-def effects(baseline: CaseFacts, current: CaseFacts, **options) -> dict[str, Effect]:
-    rule = StaticRule(**options)
-    return {
-        change.quantity: change.effect
-        for change in compare(baseline, current, arch="sm_90", rule=rule).changes
-    }
+def effects(baseline: CaseFacts, current: CaseFacts, margin: float = MARGIN) -> dict[str, Effect]:
+    changes = compare(baseline, current, arch="sm_90", margin=margin).changes
+    return {change.quantity: change.effect for change in changes}
 
 
 def test_the_same_is_no_change():
-    comparison = compare(case(), case(), arch="sm_90", rule=StaticRule())
+    comparison = compare(case(), case(), arch="sm_90", margin=MARGIN)
     assert comparison.changes == ()
     assert comparison.unknown == ()
 
@@ -171,7 +169,7 @@ def test_a_new_operation_before_does_not_hide_which_one_lost():
     first = replace(LOAD, line=5, shape="8x8")
     lost = replace(LOAD, instruction="Ldgsts", shape="")
     comparison = compare(
-        changed(sites=(LOAD, MMA)), changed(sites=(first, lost, MMA)), arch="sm_90", rule=StaticRule()
+        changed(sites=(LOAD, MMA)), changed(sites=(first, lost, MMA)), arch="sm_90", margin=MARGIN
     )
     assert [change.current for change in comparison.changes if change.quantity == "load"]
 
@@ -183,7 +181,7 @@ def test_the_message_names_the_line_and_the_reason():
         stack_bytes=64,
         spill_lines=(SpillLine(file="k.py", line=12, instructions=7),),
     )
-    texts = [c.text for c in compare(case(), spilling, arch="sm_90", rule=StaticRule()).of(Effect.WORSE)]
+    texts = [c.text for c in compare(case(), spilling, arch="sm_90", margin=MARGIN).of(Effect.WORSE)]
     assert texts == [
         f"{SPILLS}: 0 -> 64 (local loads and stores near k.py:12 (7))",
         "k.py:11: load: TMA Load 64x128 -> Ldgsts (stride)",
@@ -249,7 +247,7 @@ def test_the_order_of_lines_does_not_count():
     assert effects(changed(sites=(LOAD, slow)), changed(sites=swapped)) == {}
     lost = (replace(LOAD, line=9), replace(slow, line=10), slow)
     baseline = (LOAD, replace(LOAD, line=10), slow)
-    [change] = compare(changed(sites=baseline), changed(sites=lost), arch="sm_90", rule=StaticRule()).changes
+    [change] = compare(changed(sites=baseline), changed(sites=lost), arch="sm_90", margin=MARGIN).changes
     assert (change.effect, change.baseline, change.current) == (
         Effect.WORSE,
         "TMA Load 64x128",
@@ -275,7 +273,7 @@ def test_what_is_added_hides_nothing_that_is_lost():
         if not texts:
             baseline = tuple(replace(site, text="") for site in baseline)
             current = tuple(replace(site, text="") for site in current)
-        comparison = compare(changed(sites=baseline), changed(sites=current), arch="sm_90", rule=StaticRule())
+        comparison = compare(changed(sites=baseline), changed(sites=current), arch="sm_90", margin=MARGIN)
         [worse] = comparison.of(Effect.WORSE)
         assert worse.current == "Global-memory load"
         if texts:
@@ -290,7 +288,7 @@ def test_launches_of_the_same_are_counted():
 def test_a_tma_store_that_is_gone_says_where_it_was():
     """tileiras says nothing of stores that it makes without TMA."""
     lost = changed(instructions=without("tma_store"), sites=(LOAD, MMA))
-    comparison = compare(case(), lost, arch="sm_90", rule=StaticRule())
+    comparison = compare(case(), lost, arch="sm_90", margin=MARGIN)
     assert [change.text for change in comparison.of(Effect.WORSE)] == ["TMA stores: UTMASTG -> none"]
     gone = [change.text for change in comparison.of(Effect.DIFFERENT) if change.quantity == "store"]
     assert [text.partition("gone")[2] for text in gone] == [" (it was at k.py:14)"]
@@ -313,10 +311,10 @@ NO_TOOLS = {
 
 
 def test_what_is_unknown_is_named_and_never_worse_or_better():
-    comparison = compare(case(), changed(**NO_TOOLS), arch="sm_90", rule=StaticRule())
+    comparison = compare(case(), changed(**NO_TOOLS), arch="sm_90", margin=MARGIN)
     assert comparison.unknown == ("registers", "threads", "shared bytes", "instructions", "sites")
     assert comparison.changes == ()
-    assert compare(changed(**NO_TOOLS), case(), arch="sm_90", rule=StaticRule()).changes == ()
+    assert compare(changed(**NO_TOOLS), case(), arch="sm_90", margin=MARGIN).changes == ()
 
 
 def test_without_cuobjdump_spills_are_counted_in_instructions():

@@ -14,7 +14,7 @@ def declared_questions(suite: Suite, arch: str) -> tuple[list[Question], list[st
     The launches are traced: "cuda" tensors have no memory, and nothing runs on a GPU. Where the number of
     multiprocessors counts, it is that of the platform which stands for `arch`.
     """
-    from pytest_cutile.compiler import trace_launches
+    from pytest_cutile.compiler import record_launches
     from pytest_cutile.gates.declared import compile_case
 
     questions, silent = [], []
@@ -23,7 +23,7 @@ def declared_questions(suite: Suite, arch: str) -> tuple[list[Question], list[st
             continue
         # Whatever it raises, values that are not there for instance, it may have asked before.
         with watched_choice(suite.module) as choice, contextlib.suppress(Exception):
-            trace_launches(compile_case(suite.spec, case, arch).run, arch)
+            record_launches(compile_case(suite.spec, case, arch).run, arch)
         if choice.facets is None:
             silent.append(case.name)
         else:

@@ -40,13 +40,11 @@ class Launch:
 class Recorder:
     """What was launched while a GPU was pretended."""
 
-    arch: str
-    backing: Backing
-    """What holds the tensors that say they are on the GPU."""
+    tensors: PretendedTensors
+    """The mode that makes tensors say they are on the GPU."""
     launches: list[Launch] = field(default_factory=list)
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
-    _tensors: PretendedTensors | None = None
 
     def launch(
         self,
@@ -88,23 +86,13 @@ class Recorder:
         if self.run is not None:
             self.run(launch, kernel_args)
 
-    @property
-    def operations(self) -> list[str]:
-        """The torch operations on tensors of the GPU so far, as text: name and layouts of the tensors."""
-        return [] if self._tensors is None else self._tensors.operations
-
-    @property
-    def torch_bytes(self) -> int:
-        """What torch operations have read and written since `launcher_begins`."""
-        return 0 if self._tensors is None else self._tensors.moved_bytes
-
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
-        if self.backing != "meta" or self._tensors is None:
+        if self.tensors.backing != "meta":
             return False
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
-            if error is self._tensors.failure:
+            if error is self.tensors.failure:
                 return True
             seen.add(id(error))
             error = error.__cause__ or error.__context__
@@ -117,8 +105,7 @@ _active: list[Recorder] = []
 def launcher_begins() -> None:
     """Say, while a GPU is pretended, that inputs have been made, and what follows is the launcher's."""
     for recorder in _active:
-        if recorder._tensors is not None:  # noqa: SLF001
-            recorder._tensors.moved_bytes = 0  # noqa: SLF001
+        recorder.tensors.moved_bytes = 0
 
 
 def pretended_backing() -> Backing | None:
@@ -126,7 +113,7 @@ def pretended_backing() -> Backing | None:
 
     For code that makes inputs: on "meta" it need not draw random values.
     """
-    return _active[-1].backing if _active else None
+    return _active[-1].tensors.backing if _active else None
 
 
 @contextmanager
@@ -160,7 +147,7 @@ def pretend_gpu(
     from pytest_cutile.compiler.trace.tensors import PretendedTensors, backward_under
 
     mode = PretendedTensors(backing, fresh=fresh)
-    recorder = Recorder(arch=arch, backing=backing, run=run, _tensors=mode)
+    recorder = Recorder(tensors=mode, run=run)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(
@@ -181,13 +168,6 @@ def pretend_gpu(
         _active.append(recorder)
         stack.callback(_active.remove, recorder)
         yield recorder
-
-
-def trace_launches(fn: Callable[[], object], arch: str, backing: Backing = "meta") -> list[Launch]:
-    """Call `fn`, which makes its inputs and launches, as if on a GPU of `arch`; return what it launched."""
-    with pretend_gpu(arch, backing) as recorder:
-        fn()
-    return recorder.launches
 
 
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:

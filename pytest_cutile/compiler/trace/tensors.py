@@ -45,8 +45,9 @@ class PretendedTensors(TorchFunctionMode):
         self._fresh = fresh or torch.Tensor.zero_
         self.failure: BaseException | None = None
         self.operations: list[str] = []
+        """The torch operations so far, as text: name and layouts of the tensors."""
         self.moved_bytes = 0
-        """What operations have read and written so far, those that only look at tensors left out."""
+        """What operations have read and written since `launcher_begins`; views move nothing."""
 
     def __torch_function__(
         self,

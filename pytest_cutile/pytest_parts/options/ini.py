@@ -72,6 +72,7 @@ INI_KEYS = (
         name="cutile_static_margin",
         field="static_margin",
         help="Growth of the predicted time or of spills, as a fraction, above which a kernel is worse.",
+        default=0.1,
         parse=_fraction,
         type=_NUMBER,
     ),

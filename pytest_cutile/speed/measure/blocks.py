@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import format_time
@@ -15,7 +15,6 @@ from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
     Block,
-    Launch,
     Measurement,
     Skipped,
     Sustained,
@@ -93,17 +92,13 @@ def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, Non
                 return ()  # a launch near the limit may be over it at one placement alone
         if len(times) != len(launchers):
             raise TimingError(f"the timer returned times of {len(times)} launches, not of {len(launchers)}")
-        block = _block(times)
+        current, *baseline = (tuple(map(float, samples)) for samples in times)
+        block = Block(current_us=current, baseline_us=baseline[0] if baseline else ())
         blocks.append(block)
         # What disturbs one placement may be gone at the next.
         problems.update(dict.fromkeys(timer.problems()))
         seconds += (sum(block.current_us) + sum(block.baseline_us)) * 1e-6 / KEPT
     return tuple(blocks)
-
-
-def _block(times: Any) -> Block:
-    current, *baseline = (tuple(float(value) for value in samples) for samples in times)
-    return Block(current_us=current, baseline_us=baseline[0] if baseline else ())
 
 
 def _measure_sustained(
@@ -127,20 +122,12 @@ def _time_reference_workload(timer: Timer, bound: str) -> tuple[str, float | Non
     kept: dict[str, tuple[str, float | None]] = timer.__dict__.setdefault("_timed_reference_workloads", {})
     if bound not in kept:
         kept[bound] = ("", None)
-        try:
-            workload = timer.reference_workload(bound)
-            if workload is not None:
-                kept[bound] = (workload.name, _workload_us(timer, workload.launch))
-        except TimingError:
-            pass
+        with contextlib.suppress(TimingError):
+            if (workload := timer.reference_workload(bound)) is not None:
+                (samples,) = timer.time_block([workload.launch])
+                if usable(samples):
+                    kept[bound] = (workload.name, median([*map(float, samples)]))
     return kept[bound]
-
-
-def _workload_us(timer: Timer, launch: Launch) -> float:
-    (samples,) = timer.time_block([launch])
-    if not usable(samples):
-        raise TimingError("the timer returned no times of the reference workload")
-    return median([float(sample) for sample in samples])
 
 
 def validate(key: str, measurement: Measurement, *, is_paired: bool = False) -> None:

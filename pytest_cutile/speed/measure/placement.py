@@ -28,17 +28,14 @@ def placed_anew(arguments: Any) -> Iterator[Any]:
     Layout, alignment within a page and which tensors share memory stay. Outputs that the launch allocates
     move, too. Without tensors on a GPU, or where memory is short, the arguments are yielded as they are.
     """
-    if "torch" not in sys.modules:  # nothing can be a tensor
+    storages = _storages(arguments)
+    if not storages:
         yield arguments
         return
     import torch
 
     from pytest_cutile.tensors.trees import map_tensors
 
-    storages = _storages(arguments)
-    if not storages:
-        yield arguments
-        return
     torch.cuda.empty_cache()  # or torch would reuse the last blocks
     pad = torch.empty(random.randrange(1, MOST_STEPS) * STEP_BYTES, dtype=torch.int8, device="cuda")  # noqa: S311
     room = torch.cuda.mem_get_info()[0] * LARGEST_SHARE
@@ -74,28 +71,20 @@ def placed_in_rotation(arguments: Any) -> Iterator[list[Any]]:
 
 
 def _copies(arguments: Any) -> int:
-    if "torch" not in sys.modules:
-        return 1
-    import torch
-
     size = sum(storage.nbytes() for storage in _storages(arguments).values())
     if not size:
         return 1
+    import torch
+
     needed: int = math.ceil(ROTATION_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size / size)
     affordable = int(torch.cuda.mem_get_info()[0] * LARGEST_SHARE / size)
     return max(1, min(needed, MOST_COPIES, affordable))
 
 
 def _storages(arguments: Any) -> dict[int, Any]:
-    """Return the storages of all tensors on a GPU, by address."""
-    from pytest_cutile.tensors.trees import map_tensors
+    if "torch" not in sys.modules:  # nothing can be a tensor
+        return {}
+    from pytest_cutile.tensors.trees import tensors_in
 
-    storages: dict[int, Any] = {}
-
-    def remember(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_cuda:
-            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    map_tensors(remember, arguments)
-    return storages
+    storages = (tensor.untyped_storage() for tensor in tensors_in(arguments) if tensor.is_cuda)
+    return {storage.data_ptr(): storage for storage in storages}

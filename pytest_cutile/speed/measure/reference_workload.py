@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -98,16 +98,12 @@ def _made(
             launch()  # a GPU that cannot run it says so here
     except (DriverError, torch.OutOfMemoryError):
         return None
-    return ReferenceWorkload(name=name, launch=_cycle(places))
-
-
-def _cycle(places: Sequence[Callable[[], object]]) -> Callable[[], object]:
     turns = itertools.cycle(places)
 
-    def launch() -> object:
+    def launch_next() -> object:
         return next(turns)()
 
-    return launch
+    return ReferenceWorkload(name=name, launch=launch_next)
 
 
 REFERENCE_WORKLOADS: Mapping[str, Callable[[], ReferenceWorkload | None]] = MappingProxyType(

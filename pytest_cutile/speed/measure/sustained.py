@@ -33,18 +33,10 @@ PROBE_SECONDS = 0.2
 SETTLE_SECONDS = 0.2
 """Beginning of a segment that does not count: after another kernel, clock and power need up to 0.15 s."""
 KEPT_SECONDS = 1.0
-"""Time of a segment that counts.
-
-The power controller of an H200 swings with a period of 0.97 s, by 10 to 24 % of a kernel's time, in a phase
-that the beginning of the load sets. Means over a whole period cancel that. Thirteen kernels were compared
-with themselves (research/reports/speed-regimes.md). Ratios scattered by 0.21 % in this order (worst kernel
-0.32 %, 3.4 s), by 0.95 % with two ABBA of 0.4 s (1.65 %, 3.2 s), by 0.52 % with one ABBA of 0.53 s (0.83 %,
-2.1 s), and by 0.33 % with AB of this length (0.65 %, 2.2 s).
-"""
+"""Time of a segment that counts: a whole swing of an H200's power controller, of 0.97 s, cancels in the mean
+(research/reports/speed-regimes.md, which compares other orders and lengths, too)."""
 ORDER = "ABA"
 """Segments of the two kernels, or the same with A and B exchanged, at random; drift acts on both alike."""
-LONE_ORDER = "A"
-"""Segments of a kernel without a baseline."""
 PENDING = 400
 """Most replays that wait for the GPU: at about a thousand, a launch blocks the host, which must read NVML."""
 POLL_SECONDS = 0.01
@@ -137,7 +129,6 @@ def _make_lane(copies: Sequence[Launch], us: float, pool: Any) -> Lane:
 
 
 def launches_of(us: float) -> int:
-    """Return the number of launches of `us` that one graph should have."""
     return max(1, min(MOST_LAUNCHES, round(REPLAY_US / us)))
 
 
@@ -179,9 +170,8 @@ def probe_plan(lanes: Sequence[Lane]) -> tuple[list[int], list[Segment]]:
 
 def segment_plan(lanes: Sequence[Lane], *, exchanged: bool) -> tuple[list[int], list[Segment]]:
     """Return the order of the replays of a measurement, and what counts of each segment."""
-    if len(lanes) == 1:
-        return _plan(lanes, [0 for _ in LONE_ORDER], SETTLE_SECONDS, KEPT_SECONDS)
-    return _plan(lanes, [int((name == "B") != exchanged) for name in ORDER], SETTLE_SECONDS, KEPT_SECONDS)
+    turns = [0] if len(lanes) == 1 else [int((name == "B") != exchanged) for name in ORDER]
+    return _plan(lanes, turns, SETTLE_SECONDS, KEPT_SECONDS)
 
 
 def _plan(
@@ -276,7 +266,6 @@ def measure(
 
 
 def evaluate(series: Series, segments: Sequence[Segment], launches: Sequence[int]) -> Sustained:
-    """Return the times, clocks and powers of segments."""
     current = [segment for segment in segments if segment.lane == 0]
     baseline = [segment for segment in segments if segment.lane == 1]
     block = Block(

@@ -73,15 +73,9 @@ class CudaGraphTimer(Timer):
     """
 
     def __init__(self, device: Device, *, longest_us: float = LONGEST_BURST_US) -> None:
-        """Make a timer.
-
-        Args:
-            device: the GPU.
-            longest_us: longest launch that `time_block` accepts, for tools that have no other regime.
-        """
+        """Make a timer; `longest_us` limits launches of `time_block`, for tools without another regime."""
         self._device = device
         self._longest_us = longest_us
-        self._workloads: dict[str, ReferenceWorkload | None] = {}
         self._highest_under_load = 0
         self._highest_mhz = 0.0
         self._futile_waits = 0
@@ -127,10 +121,8 @@ class CudaGraphTimer(Timer):
         return self._tick_us
 
     def reference_workload(self, bound: str) -> ReferenceWorkload | None:
-        """Return the reference workload for kernels limited by `bound`; None if GPU memory is short."""
-        if bound not in self._workloads:
-            self._workloads[bound] = REFERENCE_WORKLOADS[bound]()
-        return self._workloads[bound]
+        """Make the reference workload for kernels limited by `bound`; return None if GPU memory is short."""
+        return REFERENCE_WORKLOADS[bound]()
 
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
         nvml.keep_loaded()  # it is asked after every placement
@@ -281,8 +273,7 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
 
     In ABBA order a launch follows itself as often as it follows the other one. One round alone is as good, if
     every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last
-    launch of a graph reads 0.3 us longer than one that another follows (a memory-bound kernel of 76 us on an
-    H200), or 2 % shorter, where a launcher uses streams of its own.
+    launch of a graph reads longer than one that another follows.
     """
     turns = [list(range(lanes)), list(range(lanes))[::-1]]
     if backward:
@@ -292,10 +283,8 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
 
 
 def _kept(order: Sequence[int], times: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Yield the launches and times of a replay, without lead and end."""
     return zip(order[1:-1], times[1:-1], strict=True)
 
 
 def _ticks(times: Iterable[float]) -> list[float]:
-    """Return the differences between neighbouring times, but for those that are rounding."""
     return [b - a for a, b in itertools.pairwise(sorted(times)) if b - a > LEAST_TICK_US]

@@ -282,7 +282,6 @@ class Measurement:
 
     @property
     def regimes(self) -> tuple[Regime, ...]:
-        """The regimes that were measured."""
         return tuple(regime for regime in Regime if self.blocks(regime))
 
     def us(self, regime: Regime) -> float | None:
@@ -319,15 +318,15 @@ class Measurement:
     @property
     def samples_us(self) -> tuple[float, ...]:
         """The current kernel's samples in the first regime that was measured."""
-        return tuple(
-            us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.current_us
-        )
+        return tuple(us for block in self._headline_blocks for us in block.current_us)
 
     @property
     def baseline_samples_us(self) -> tuple[float, ...]:
-        return tuple(
-            us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.baseline_us
-        )
+        return tuple(us for block in self._headline_blocks for us in block.baseline_us)
+
+    @property
+    def _headline_blocks(self) -> tuple[Block, ...]:
+        return self.blocks(self.regimes[0]) if self.regimes else ()
 
     @property
     def spread(self) -> float:
