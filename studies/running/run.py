@@ -42,8 +42,6 @@ SOURCES = ("kernels", "models", "pytest_cutile", "studies", "tools")
 GATE_CHECK_FLOPS = 2e11
 """Operations per launch up to which all of a case is checked by the gate's bounds: they need the float64
 reference up to a dozen times. Of larger cases, a few parts are checked."""
-SAMPLED_CHECK_FLOPS = 5e12
-"""Operations per launch up to which these parts are affordable. Above, all is compared coarsely."""
 GATE_CHECK_BYTES = 1e8
 """Likewise, bytes."""
 
@@ -278,7 +276,9 @@ def _time_rows(
         for case, of_case in groupby(together, key=lambda row: row.case):
             free_memory()
             spec = study.spec_of(together[0])
-            prepared = _PreparedCase(spec=spec, case=case, device=timer.device.torch_device)
+            prepared = _PreparedCase(
+                spec=spec, case=case, device=timer.device.torch_device, sampled_flops=study.sampled_flops
+            )
             for row in of_case:
                 try:
                     with lock.alone():
@@ -330,6 +330,8 @@ class _PreparedCase:
     spec: KernelSpec
     case: Case
     device: str
+    sampled_flops: float
+    """Of the study."""
 
     @cached_property
     def inputs(self) -> Any:
@@ -359,7 +361,7 @@ class _PreparedCase:
         args, kwargs = as_arguments(self.inputs)
         contender, work = row.contender, self.spec.work_of(self.case)
         has_bounds = contender.spec or not contender.is_peer
-        if has_bounds and work.flops <= SAMPLED_CHECK_FLOPS:
+        if has_bounds and work.flops <= self.sampled_flops:
             spec = replace(contender.spec or self.spec, launch=contender.launch)
             is_affordable = work.flops <= GATE_CHECK_FLOPS and work.bytes <= GATE_CHECK_BYTES
             check_launch(spec, self.case, args, kwargs, sampled=not is_affordable)

@@ -196,6 +196,8 @@ class Study:
     """`pages(record)`: text of each file, by its name."""
     sustained: bool = True
     """Whether a whole run also times launch after launch: false where there are many rows."""
+    sampled_flops: float = 5e12
+    """Operations per launch up to which a few parts are checked by the gate's bounds; above, all coarsely."""
     spec: KernelSpec | None = None
     """Makes inputs, reference and work of the cases that are timed; None where each row has its own."""
 

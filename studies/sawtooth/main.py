@@ -299,5 +299,6 @@ STUDY = Study(
     summary="attention that walks the keys forward and backward in turn: misses of the L2, and time",
     spec=SPEC,
     rows=rows,
+    sampled_flops=1e12,  # one head with a mask has no parts: longer ones took a minute each
     pages=pages,
 )

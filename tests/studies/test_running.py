@@ -158,6 +158,13 @@ def test_a_page_says_that_it_is_a_part(tmp_path):
     assert "Part of it" not in origin(run_study(STUDY, PretendedTimer(TIMES), tmp_path))
 
 
+def test_the_largest_cases_of_our_own_are_compared_coarsely(tmp_path):
+    study = replace(toy_study(Contender(name="wrong", launch=wrong)), sampled_flops=0.0)
+    record = run_study(study, PretendedTimer(TIMES), tmp_path, quick=True)
+    assert "it is wrong: output: " in record.errors["wrong[fp16-32]"]
+    assert [row.contender for row in record.rows] == ["slow"]
+
+
 def test_our_own_large_cases_are_checked_by_the_gates_bounds_in_parts(tmp_path, monkeypatch):
     """A result that is half a percent too large passes the coarse check of peers."""
 
