@@ -9,18 +9,23 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from studies.running.compiling import compile_beforehand
-from studies.running.files import write_texts
-from studies.running.run import (
-    RESULTS,
-    add_run_options,
-    failing_in_words,
-    folder_of_today,
-    gpu_timer,
-    run_study,
-)
-from studies.running.study import StoredStudy, Study
-from tools.gpu_runs.measure import MakeTimer
+INSTALL = "is not installed: pip install -e '.[all]'"
+try:
+    from studies.running.compiling import compile_beforehand
+    from studies.running.files import ROWS, store_record, write_pages, write_texts
+    from studies.running.join import join_records, study_of
+    from studies.running.run import (
+        RESULTS,
+        add_run_options,
+        failing_in_words,
+        folder_of_today,
+        gpu_timer,
+        run_study,
+    )
+    from studies.running.study import StoredStudy, Study
+    from tools.gpu_runs.measure import MakeTimer
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error.name} {INSTALL}") from error
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -30,7 +35,15 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study | StoredStudy:
-    study: Study | StoredStudy = import_module(f"studies.{name}.main").STUDY
+    """Return a study by its name.
+
+    Raises:
+        SystemExit: A package that it needs is not installed.
+    """
+    try:
+        study: Study | StoredStudy = import_module(f"studies.{name}.main").STUDY
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error.name} {INSTALL}") from error
     return study
 
 
@@ -38,6 +51,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m studies", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     commands.add_parser("list", help="the studies, and what each shows")
+    joined = commands.add_parser("join", help="one record of parts that several GPUs of one kind timed")
+    joined.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="of one study, with rows.json"
+    )
+    joined.add_argument("--output", type=Path, metavar="DIR", required=True, help="for the files")
     for name in study_names():
         study = load_study(name)
         explained = f"{study.summary[0].upper()}{study.summary[1:]}. See studies/{name}/README.md."
@@ -54,9 +72,27 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def join(folders: Sequence[Path], output: Path) -> list[Path]:
+    """Write one record of parts of a study, and its pages; return the files.
+
+    Raises:
+        SystemExit: As `join_records`.
+    """
+    study = load_study(study_of(folders[0]))
+    if isinstance(study, StoredStudy):
+        raise SystemExit(f"{study.name} has no rows to join: it reads files")
+    record, folder = join_records(folders, study), output / study.name
+    store_record(folder / ROWS, record)
+    return [folder / ROWS, *write_pages(folder, study, record)]
+
+
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Run what the command line names; return 1 if a row could not be timed."""
     options = parse(argv)
+    if options.name == "join":
+        with failing_in_words():
+            print(*join(options.folders, options.output), sep="\n")
+        return 0
     if options.name == "list":
         for name in study_names():
             print(f"{name:15} {load_study(name).summary}")

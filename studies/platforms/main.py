@@ -23,7 +23,7 @@ from pytest_cutile.baselines.store import read_all, read_speed
 from pytest_cutile.platforms.data import Platform
 from pytest_cutile.platforms.lookup import find_platform, gpu_slug
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
-from pytest_cutile.quantities import format_ratio, format_share
+from pytest_cutile.quantities import format_ratio, format_share, natural_order
 from pytest_cutile.reports.html.platforms import plots_of
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.platforms import (
@@ -71,7 +71,30 @@ def compare(paths: Sequence[Path]) -> Mapping[str, PlatformComparison]:
     """Compare files of baselines, by default all of this repository; ratios are over the first of each group.
 
     Measured figures are compared with measured ones, and published with published. Where neither kind is in
-    two files, all figures are in one group, `MIXED`.
+    two files, all figures are in one group, `MIXED`. Cases of `recorded_with_other_code` are left out.
+
+    Raises:
+        SystemExit: As `read`.
+    """
+    files, names = read(paths)
+    other_code = recorded_with_other_code(files)
+    files = [
+        replace(file, entries={key: entry for key, entry in file.entries.items() if key not in keys})
+        for file, keys in zip(files, other_code, strict=True)
+    ]
+    groups = {}
+    for title, is_measured in ((MEASURED, True), (PUBLISHED, False)):
+        parts = [
+            (_part(file, is_measured=is_measured), name) for file, name in zip(files, names, strict=True)
+        ]
+        parts = [(part, name) for part, name in parts if part.entries]
+        if len(parts) > 1:
+            groups[title] = compare_platforms(*zip(*parts, strict=True))
+    return groups or {MIXED: compare_platforms(files, names)}
+
+
+def read(paths: Sequence[Path]) -> tuple[Sequence[SpeedBaselines], Sequence[str]]:
+    """Return files of baselines, by default all of this repository, and their names.
 
     Raises:
         SystemExit: There are not two files, one is given twice, or one cannot be used.
@@ -88,15 +111,25 @@ def compare(paths: Sequence[Path]) -> Mapping[str, PlatformComparison]:
         names = [f"baselines/{file.arch}-{gpu_slug(file.gpu)}.json" for file in files]
     if len(files) < 2:
         raise SystemExit("the study platforms compares two files of baselines or more")
-    groups = {}
-    for title, is_measured in ((MEASURED, True), (PUBLISHED, False)):
-        parts = [
-            (_part(file, is_measured=is_measured), name) for file, name in zip(files, names, strict=True)
+    return files, names
+
+
+def recorded_with_other_code(files: Sequence[SpeedBaselines]) -> Sequence[Sequence[str]]:
+    """Return of each file the cases that the first file of its architecture recorded with other code.
+
+    Their ratio is of the code as much as of the hardware. Between architectures code always differs.
+    """
+    first: dict[tuple[str, str], str] = {}
+    return [
+        [
+            key
+            for key, entry in file.entries.items()
+            if entry.records
+            and (fingerprint := entry.records[-1].fingerprint)
+            and first.setdefault((file.arch, key), fingerprint) != fingerprint
         ]
-        parts = [(part, name) for part, name in parts if part.entries]
-        if len(parts) > 1:
-            groups[title] = compare_platforms(*zip(*parts, strict=True))
-    return groups or {MIXED: compare_platforms(files, names)}
+        for file in files
+    ]
 
 
 def _part(file: SpeedBaselines, *, is_measured: bool) -> SpeedBaselines:
@@ -106,13 +139,14 @@ def _part(file: SpeedBaselines, *, is_measured: bool) -> SpeedBaselines:
 
 def pages(paths: Sequence[Path]) -> Mapping[str, str]:
     groups = compare(paths)
+    other_code = [key for keys in recorded_with_other_code(read(paths)[0]) for key in keys]
     plots = {
         f"{group}: {title}": plot
         for group, comparison in groups.items()
         for title, plot in plots_of(comparison)
     }
     return {
-        "platforms.md": page(groups),
+        "platforms.md": page(groups, other_code),
         "platforms.svg": drawing("Platforms side by side", plots),
         "rows.json": to_json(document(groups)),
         "rows.csv": rows_csv(groups),
@@ -165,7 +199,7 @@ def _shortest_s(work: Work, gpu: Platform | None) -> float | None:
 # -- files ------------------------------------------------------------------------------------------
 
 
-def page(groups: Mapping[str, PlatformComparison]) -> str:
+def page(groups: Mapping[str, PlatformComparison], other_code: Sequence[str]) -> str:
     lines = [
         (
             scaling.kernel,
@@ -189,6 +223,8 @@ def page(groups: Mapping[str, PlatformComparison]) -> str:
         "## Scaling by kernel",
         SCALING,
         markdown(header, lines) if lines else "No case is measured in two files, or published in two.",
+        *[f"{OTHER_CODE} {', '.join(sorted(dict.fromkeys(other_code), key=natural_order))}."]
+        * bool(other_code),
         "![Ratios by kernel, and throughput over sizes](platforms.svg)",
     ]
     for group, comparison in groups.items():
@@ -209,6 +245,9 @@ Geometric means over the cases of a kernel. Limit is what bounds the work of the
 rate of the dtype (TFLOPS) or memory bandwidth (GB/s). Specified is the ratio of these limits. Below 100 % a
 kernel scales less than its limit, as a kernel does that is bounded by latency. Published figures are not
 compared with measured ones: kernels, timers and L2 states differ."""
+OTHER_CODE = """\
+Left out, because files of one architecture recorded these cases with different code, and their ratio would be
+of the code as much as of the hardware:"""
 MIXED_RATIOS = """\
 No two files have figures of one kind. The ratios below are of published and measured figures: they include
 the difference of kernels, timers and L2 states, and are no scaling of the hardware."""

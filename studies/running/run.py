@@ -88,9 +88,12 @@ def folder_of_today(timer: Timer, *, quick: bool) -> Path:
 
 def positive_seconds(text: str) -> float:
     """Return a number of seconds that a command line gives."""
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text} is no time")
+        raise argparse.ArgumentTypeError(f"{text} is no time in seconds")
     return seconds
 
 
@@ -282,7 +285,7 @@ def _time_rows(
             for row in of_case:
                 try:
                     with lock.alone():
-                        yield row, _time_row(timer, prepared, row, sustained=study.sustained and not quick)
+                        yield row, _time_row(timer, prepared, row, sustained=not quick)
                 except Exception as error:  # noqa: BLE001 - whatever a contender raises
                     yield row, describe(error).partition("\n")[0]
 

@@ -194,8 +194,6 @@ class Study:
     """`rows(quick)`: what to time, rows of one case beside each other."""
     pages: Callable[[Record], Mapping[str, str]]
     """`pages(record)`: text of each file, by its name."""
-    sustained: bool = True
-    """Whether a whole run also times launch after launch: false where there are many rows."""
     sampled_flops: float = 5e12
     """Operations per launch up to which a few parts are checked by the gate's bounds; above, all coarsely."""
     spec: KernelSpec | None = None

@@ -110,7 +110,7 @@ def test_without_files_those_of_the_repository_are_compared():
         assert len({*group.paths}) == len(group.paths)
     text = pages([])["platforms.md"]
     assert text.startswith("# Platforms: H100 80GB HBM3 beside H200; GB10 beside B300 SXM6 AC\n")
-    assert "| attention_decode | measured | H200 over H100 80GB HBM3 | 4 (TFLOPS) |" in text
+    assert "| matmul | measured | H200 over H100 80GB HBM3 | 6 (TFLOPS) |" in text
     assert "| fmha | published | B300 SXM6 AC over GB10 | 5 (TFLOPS) |" in text
     assert "| 0 cases |" not in text
 
@@ -128,3 +128,18 @@ def test_one_file_is_not_enough(files):
 def test_a_file_that_is_not_there_is_named(files):
     with pytest.raises(SystemExit, match=r"nowhere\.json: there is no such file"):
         compare([*files, files[0].with_name("nowhere.json")])
+
+
+def test_cases_of_other_code_are_no_scaling_of_the_hardware(tmp_path):
+    names = {"NVIDIA H100 80GB HBM3": "h100.json", "NVIDIA H200": "h200.json"}
+    for (gpu, name), us, code in zip(names.items(), (40.0, 20.0), ("1-a", "1-b"), strict=True):
+        same, other = entry(us, fingerprint="1-c"), entry(us, fingerprint=code)
+        content = file(gpu, "sm_90", copy=same, product=other)
+        (tmp_path / name).write_text(render_speed(content))
+    paths = [tmp_path / name for name in names.values()]
+    (scaling,) = scalings(compare(paths)[MEASURED])
+    assert scaling.kernel == "copy"
+    assert scaling.ratio == pytest.approx(2.0)
+    text = pages(paths)["platforms.md"]
+    assert "the code as much as of the hardware: product[c]." in text
+    assert "| product |" not in text

@@ -356,7 +356,7 @@ def test_a_command_that_is_ended_leaves_its_pages(tmp_path):
 
 
 @pytest.mark.usefixtures("toy")
-@pytest.mark.parametrize("seconds", ["0", "-5", "nan"])
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "long"])
 def test_a_budget_is_a_time(seconds, capsys):
     with pytest.raises(SystemExit):
         command.main(["toy", "--budget", seconds])
