@@ -182,7 +182,7 @@ def is_finite(value: float | None) -> TypeGuard[float]:
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if is_finite(value)]
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 # -- how values are distributed -------------------------------------------------------------------------
