@@ -44,9 +44,9 @@ class AttentionConfig:
     """Whether P @ V of the tile before is computed during the exponentials, by the warps that take them. It
     holds one more P; without it, others have to use the tensor cores meanwhile."""
     heads_together: int = 1
-    """Heads whose tiles take turns. 1 computes head after head, whose K and V then stay in the L2. Causal
-    attention wants the long tiles, of later queries, of several heads before the short ones, which then fill
-    the gaps at the end; the K and V of so many heads should fit in the L2."""
+    """Heads whose tiles are interleaved. 1 computes head after head, whose K and V then stay in the L2.
+    Causal attention wants the long tiles, of later queries, of several heads before the short ones, which
+    then fill the gaps at the end; the K and V of so many heads should fit in the L2."""
     persistent: bool = False
     """As many blocks as the GPU holds, each of which computes tile after tile. The next tile's loads and the
     last one's store then overlap with what is computed. All get as many tiles: for tiles of one length."""

@@ -33,6 +33,7 @@ from typing import Any
 
 from msgspec import structs
 
+from pytest_cutile import static
 from pytest_cutile.compiler import Compiler, digest_code, digest_launches, export, record_launches
 from pytest_cutile.compiler.compilations import Compilation
 from pytest_cutile.gates.declared import call_of
@@ -184,7 +185,7 @@ def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseF
 
 def judge(row: Row, base: CaseFacts, current: CaseFacts, arch: str) -> None:
     """Enter the gate's judgement and the predicted times."""
-    comparison = compare(base, current, arch=arch, margin=0.1)
+    comparison = compare(base, current, arch=arch, margin=static.MARGIN)
     effects = [f"{effect}" for effect in Effect if comparison.of(effect)]
     same = base.fingerprint == current.fingerprint
     row.effect = "unchanged" if same else next(iter(effects), "different")

@@ -1,9 +1,9 @@
 """The gate `speed`: is the kernel as fast as its baseline? This is its first half, the screening.
 
 A declared case whose code, launch and environment are those of a stored record passes as `unchanged`,
-unmeasured. Every other case is measured once, interleaved with the baseline kernel. A case that may be
-slower, or is to be recorded, stays pending: `pytest_cutile.speed.suite` decides it in fresh processes when
-all other cases have been measured.
+without a measurement. Every other case is measured once, interleaved with the baseline kernel. A case that
+may be slower, or is to be recorded, stays pending: `pytest_cutile.speed.suite` decides it in fresh processes
+when all other cases have been measured.
 """
 
 from __future__ import annotations

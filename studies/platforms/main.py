@@ -76,11 +76,13 @@ def compare(paths: Sequence[Path]) -> Mapping[str, PlatformComparison]:
     Raises:
         SystemExit: As `read`.
     """
-    files, names = read(paths)
-    other_code = recorded_with_other_code(files)
+    return _compare(*read(paths))
+
+
+def _compare(files: Sequence[SpeedBaselines], names: Sequence[str]) -> Mapping[str, PlatformComparison]:
     files = [
         replace(file, entries={key: entry for key, entry in file.entries.items() if key not in keys})
-        for file, keys in zip(files, other_code, strict=True)
+        for file, keys in zip(files, recorded_with_other_code(files), strict=True)
     ]
     groups = {}
     for title, is_measured in ((MEASURED, True), (PUBLISHED, False)):
@@ -138,8 +140,9 @@ def _part(file: SpeedBaselines, *, is_measured: bool) -> SpeedBaselines:
 
 
 def pages(paths: Sequence[Path]) -> Mapping[str, str]:
-    groups = compare(paths)
-    other_code = [key for keys in recorded_with_other_code(read(paths)[0]) for key in keys]
+    files, names = read(paths)
+    groups = _compare(files, names)
+    other_code = [key for keys in recorded_with_other_code(files) for key in keys]
     plots = {
         f"{group}: {title}": plot
         for group, comparison in groups.items()

@@ -43,6 +43,7 @@ def join_records(folders: Sequence[Path], study: Study) -> Record:
                 raise SystemExit(f"{folder} is not comparable with {folders[0]}: {name} {values}")
     rows = [row for part in parts for row in part.rows]
     keys = [row.key for row in rows]
+    errors = {key: why for part in parts for key, why in part.errors.items() if key not in keys}
     if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise SystemExit(f"{twice[0]} is in two of the folders; leave one of them out")
     places: dict[tuple[str, str], int] = {}
@@ -53,6 +54,7 @@ def join_records(folders: Sequence[Path], study: Study) -> Record:
         date=max(part.date for part in parts),
         quick=first.quick,
         environment=environment,
+        errors=errors,
         # Contenders of a case stay as the parts have them: what is not installed here is no row of the study.
         rows=sorted(rows, key=lambda row: places.get((row.kernel, row.case), len(places))),
         planned=max(part.planned for part in parts),

@@ -38,6 +38,15 @@ def test_rows_of_two_gpus_are_one_record_in_the_order_of_the_study(parts):
     assert record.missing == {"absent": "it is not installed"}
 
 
+def test_a_row_that_no_part_has_keeps_its_error(parts):
+    for folder in parts:
+        file = folder / "rows.json"
+        record = json.loads(file.read_text())
+        record["errors"] = dict.fromkeys(("slow[fp16-64]", "slow[fp16-99]"), "it is wrong")
+        file.write_text(json.dumps(record))
+    assert join_records(parts, STUDY).errors == {"slow[fp16-99]": "it is wrong"}
+
+
 def test_parts_of_different_compilers_are_not_joined(parts):
     change(parts[1], "tileiras", "14.0")
     with pytest.raises(SystemExit, match=r"other is not comparable with .*one: tileiras 14\.0"):

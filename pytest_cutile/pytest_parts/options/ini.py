@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cutile import static
 from pytest_cutile.pytest_parts.options.option import Fields
 
 # A number of its own in a TOML file; pytest before 8.4 knows only texts.
@@ -72,7 +73,7 @@ INI_KEYS = (
         name="cutile_static_margin",
         field="static_margin",
         help="Growth of the predicted time or of spills, as a fraction, above which a kernel is worse.",
-        default=0.1,
+        default=static.MARGIN,
         parse=_fraction,
         type=_NUMBER,
     ),
