@@ -66,6 +66,7 @@ from kernels._launch import (
     check_bool,
     check_config,
     check_tensors,
+    count_sms,
     find_arch,
     on_its_gpu,
     with_hints,
@@ -189,14 +190,79 @@ WIDE_MASK_CONFIGS = {
     },
 }
 """For heads of 256 dimensions. Measured only where it says so."""
+# Times of the tables above over those below, bursts, fp16, interleaved on H100s (2026-11-27), B x H x N.
+AT_ONCE_ROWS = 64
+"""Queries of a tile in `AT_ONCE_CONFIGS`."""
+_AT_ONCE = replace(TWO_BLOCKS, overlap=True, heads_together=64)
+_WIDE_AT_ONCE = replace(_AT_ONCE, occupancy=1)
+AT_ONCE_CONFIGS = {
+    "sm_90": {
+        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.15, 1.44, 1.22, 1.30.
+        (64, False): _AT_ONCE,
+        # The same: -, 1.40, 1.17, 1.32.
+        (64, True): _AT_ONCE,
+        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.04, 1.03, 1.01, 1.02.
+        (128, False): replace(_AT_ONCE, heads_together=1),
+        # The same: 1.25, 1.26, 1.07, 1.09.
+        (128, True): _AT_ONCE,
+        # 1x8x1024, 1x4x2048: 1.35, 1.46. One tile more than multiprocessors: 0.87.
+        (256, False): replace(_WIDE_AT_ONCE, heads_together=1),
+        # The same: 1.37, 1.46.
+        (256, True): _WIDE_AT_ONCE,
+    },
+}
+"""By head dimension and mask, for 16 bits, where all of these tiles run at once: larger ones would leave
+multiprocessors idle."""
+RESIDENT_BYTES = 24 << 20
+"""Half of the L2 of an H100 (50 MB), which keeps two copies of what all multiprocessors read."""
+RESIDENT_CONFIGS = {
+    "sm_90": {
+        # 1x20x1024, 1x32x1024, 1x16x2048, 1x24x2048, 1x12x4096: 1.54, 1.31, 1.23, 1.08, 1.02.
+        64: _AT_ONCE,
+        # 1x20x1024, 1x32x1024, 1x48x1024, 1x20x2048, 1x10x4096: 1.10, 1.10, 1.02, 1.17, 1.28; 1x16x2048 0.98.
+        # Of more bytes, 1x16x4096 0.99 and 1x32x2048 0.98.
+        128: replace(TWO_GROUPS, overlap=True, heads_together=64),
+        # 1x24x1024, 1x12x2048: 1.18, 1.03.
+        256: replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=64),
+    },
+}
+"""By head dimension, for 16 bits and causal attention whose K and V are at most `RESIDENT_BYTES`: the long
+tiles of all heads come first."""
 DEFAULT_CONFIG = AttentionConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
 """The same for heads of 256 dimensions."""
 
 
-def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> AttentionConfig:
-    """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
+def choose_config(
+    arch: str,
+    *,
+    head_dim: int,
+    causal: bool,
+    itemsize: int,
+    keys: int,
+    rows_per_sm: float = math.inf,
+    kv_bytes: float = math.inf,
+) -> AttentionConfig:
+    """Return the configuration for heads of `head_dim` numbers of `itemsize` bytes.
+
+    Args:
+        arch: As in "sm_90".
+        head_dim: Dimensions of a head.
+        causal: Whether there is a mask.
+        itemsize: Bytes of a number.
+        keys: Keys of a head.
+        rows_per_sm: Queries of all heads, each head's filled up to tiles of `AT_ONCE_ROWS`, for every
+            multiprocessor.
+        kv_bytes: Of K and V, all heads.
+    """
+    if itemsize == 2:  # noqa: PLR2004
+        at_once = AT_ONCE_CONFIGS.get(arch, {}).get((head_dim, causal))
+        if at_once is not None and rows_per_sm <= AT_ONCE_ROWS * (at_once.occupancy or 1):
+            return at_once
+        resident = RESIDENT_CONFIGS.get(arch, {}).get(head_dim)
+        if resident is not None and causal and kv_bytes <= RESIDENT_BYTES:
+            return resident
     wide = head_dim > 128  # noqa: PLR2004
     tables = [WIDE_MASK_CONFIGS if wide else MASK_CONFIGS]
     if head_dim <= 64:  # noqa: PLR2004
@@ -209,6 +275,21 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
     return WIDE_CONFIGS.get(arch, WIDE_DEFAULT_CONFIG) if wide else CONFIGS.get(arch, DEFAULT_CONFIG)
+
+
+def config_for(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> AttentionConfig:
+    """Return the configuration for q, `[B, H, M, D]`, and k, `[B, H_kv, N, D]`, on their GPU."""
+    b, h, m, d = q.shape
+    tiles: int = b * h * ct.cdiv(m, AT_ONCE_ROWS)
+    return choose_config(
+        find_arch("fmha", q, CONFIGS, MASK_CONFIGS),
+        head_dim=d,
+        causal=causal,
+        itemsize=q.dtype.itemsize,
+        keys=k.shape[2],
+        rows_per_sm=tiles * AT_ONCE_ROWS / count_sms(),
+        kv_bytes=2 * k.numel() * k.dtype.itemsize,
+    )
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -331,8 +412,7 @@ def fmha(
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 
-    arch = find_arch("fmha", q, CONFIGS, MASK_CONFIGS)
-    config = config or choose_config(arch, head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n)
+    config = config or config_for(q, k, causal=causal)
     grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous("fmha", v)
@@ -562,6 +642,16 @@ SPEC = KernelSpec(
         # Less rounded at the end, so that more is seen of what is lost before.
         _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
         _case("float8_e5m2", 1, 2, 130, 256, n=70, causal=True, heads_inside=True, out_dtype="bfloat16"),
+        # More tiles than an H100 runs at once, whose configurations are other ones.
+        _case("float16", 2, 134, 2, 64, n=100, h_kv=2),
+        _case("float16", 2, 134, 2, 128, n=100, h_kv=2),
+        _case("float16", 1, 136, 2, 256, n=100, h_kv=2),
+        _case("float16", 2, 134, 130, 64, h_kv=1, causal=True),
+        _case("float16", 2, 134, 3, 128, n=100, h_kv=2, causal=True),
+        _case("float16", 1, 136, 3, 256, n=100, h_kv=2, causal=True),
+        # More bytes of K and V, too.
+        _case("float16", 4, 32, 4096, 64, causal=True),
+        _case("float16", 4, 16, 4096, 256, causal=True),
         # Rows that lie apart.
         laid_out(_case("float16", 2, 4, 70, 64, n=140, h_kv=2, causal=True), "padded"),
     ],

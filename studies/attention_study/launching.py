@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kernels import fmha
 from kernels._attention import AttentionConfig
 from kernels._configs import check_fields
-from kernels._launch import check_tensors, find_arch
+from kernels._launch import check_bool, check_tensors
 from kernels._online_softmax import check_scale
 from studies.attention_study.half_kernel import half_attention
 from studies.running.attention import case, declare
@@ -39,14 +39,11 @@ class StudyConfig(AttentionConfig):
             raise ValueError(f"sdpa: opt_level must be 0 to {MAX_OPT_LEVEL}, got {self.opt_level}")
 
 
-def choose_config(
-    arch: str, *, head_dim: int, causal: bool, keys: int, **controls: int | None
-) -> StudyConfig:
-    """Return what `kernels/fmha.py` would take for 16 bits, changed by the `controls` that are not None.
+def vary_config(chosen: AttentionConfig, **controls: int | None) -> StudyConfig:
+    """Return what `kernels/fmha.py` would take, changed by the `controls` that are not None.
 
     With tiles of one's own, the other fields are the compiler's to choose: those of a table suit its tiles.
     """
-    chosen = fmha.choose_config(arch, head_dim=head_dim, causal=causal, itemsize=2, keys=keys)
     given = {name: value for name, value in controls.items() if value is not None}
     if {"tile_m", "tile_n"} & given.keys():
         chosen = AttentionConfig(tile_m=chosen.tile_m, tile_n=chosen.tile_n)
@@ -80,8 +77,7 @@ def attend(
     q, k, v = (
         torch.nn.functional.pad(x, (0, padded - head_dim)) if padded > head_dim else x for x in (q, k, v)
     )
-    arch = find_arch("sdpa", q, fmha.CONFIGS, fmha.MASK_CONFIGS)
-    config = choose_config(arch, head_dim=padded, causal=causal, keys=k.shape[2], **controls)
+    config = vary_config(fmha.config_for(q, k, causal=causal), **controls)
     if synchronize == "around":
         torch.cuda.synchronize(q.device)
     if accumulator == "float16":
@@ -120,6 +116,7 @@ def check_arguments(
     ):
         if value not in known:
             raise ValueError(f"sdpa: {name} must be one of {', '.join(known)}, got {value!r}")
+    check_bool("sdpa", "causal", causal)
     check_tensors("sdpa", {"q": q, "k": k, "v": v}, dtypes=DTYPES)
     shapes = [[*x.shape] for x in (q, k, v)]
     if not q.ndim == k.ndim == v.ndim == 4:
@@ -144,7 +141,7 @@ def check_arguments(
     scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
     check_scale("sdpa", scale)
     # Checks the controls, which are the same on every architecture.
-    choose_config("sm_90", head_dim=padded, causal=causal, keys=k.shape[2], **controls)
+    vary_config(fmha.DEFAULT_CONFIG, **controls)
     return padded, scale
 
 

@@ -140,6 +140,20 @@ def test_every_architecture_has_a_configuration(arch):
         assert config.transpose_v == (arch == "sm_90" and itemsize == 1)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", fmha.HEAD_DIMS)
+def test_tiles_for_large_problems_attend(head_dim, causal):
+    """Cases that are interpreted are small, and get other tiles."""
+    torch.manual_seed(0)
+    q, k, v = (randn(1, 2, 150, head_dim) for _ in range(3))
+    for config in {
+        fmha.choose_config("sm_90", head_dim=head_dim, causal=causal, itemsize=2, keys=keys, kv_bytes=size)
+        for keys in (1024, 4096)
+        for size in (0, math.inf)
+    }:
+        assert_attends(q, k, v, config, causal=causal)
+
+
 def test_short_walks_are_persistent_on_hopper():
     chosen = [
         fmha.choose_config("sm_90", head_dim=head_dim, causal=False, itemsize=itemsize, keys=keys)
@@ -155,3 +169,33 @@ def test_hopper_has_tiles_for_each_head_dimension():
 
     assert [tiles(d, causal=False) for d in (64, 128, 256)] == [(128, 64, 2), (64, 128, 2), (128, 64, 1)]
     assert [tiles(d, causal=True) for d in (64, 128, 256)] == [(128, 64, 2), (128, 128, 1), (128, 64, 1)]
+
+
+def test_tiles_are_smaller_where_all_run_at_once(monkeypatch):
+    def tile_m(**size):
+        return fmha.choose_config("sm_90", causal=False, itemsize=2, keys=1024, **size).tile_m
+
+    # Two blocks of 64 rows share a multiprocessor, of heads of 256 dimensions one block has it alone.
+    assert [tile_m(head_dim=64, rows_per_sm=rows) for rows in (128, 129)] == [64, 128]
+    assert [tile_m(head_dim=256, rows_per_sm=rows) for rows in (64, 65)] == [64, 128]
+    # Three heads of 65 queries are six tiles.
+    monkeypatch.setattr(fmha, "count_sms", lambda: 3)
+    monkeypatch.setattr(fmha, "find_arch", lambda *_: "sm_90")
+    q = torch.empty(1, 3, 65, 64, dtype=torch.float16)
+    assert fmha.config_for(q, q, causal=False).tile_m == 64
+    q = torch.empty(1, 3, 129, 64, dtype=torch.float16)
+    assert fmha.config_for(q, q, causal=False).tile_m == 128
+
+
+def test_heads_are_together_where_the_l2_holds_their_keys():
+    def heads_together(kv_bytes, **changed):
+        size = {"head_dim": 128, "causal": True, "itemsize": 2, "keys": 1024, **changed}
+        return fmha.choose_config("sm_90", kv_bytes=kv_bytes, **size).heads_together
+
+    assert [heads_together(size) for size in (fmha.RESIDENT_BYTES, fmha.RESIDENT_BYTES + 1)] == [64, 8]
+    # Not measured: other architectures, and 8 bits.
+    assert heads_together(1, itemsize=1) == 16
+    small = fmha.choose_config(
+        "sm_121", head_dim=128, causal=True, itemsize=2, keys=1024, rows_per_sm=1, kv_bytes=1
+    )
+    assert small == fmha.CONFIGS["sm_121"]

@@ -21,6 +21,8 @@ from studies.running.run import run_study
 from tests.studies.pretended import PretendedTimer, on_the_cpu
 from tools.gpu_runs.agreement import check_launch
 
+CHOSEN = fmha.choose_config("sm_90", head_dim=128, causal=False, itemsize=2, keys=1024)
+
 
 def made(*shape, dtype=torch.float16):
     torch.manual_seed(0)
@@ -129,7 +131,7 @@ def test_the_fake_refuses_what_a_launch_refuses(device, q, k, more, error, messa
 
 
 def test_the_lowest_level_of_optimisation_is_a_control():
-    config = launching.choose_config("sm_90", head_dim=128, causal=False, keys=1024, opt_level=0)
+    config = launching.vary_config(CHOSEN, opt_level=0)
     assert config.opt_level == 0
 
 
@@ -149,9 +151,9 @@ def test_controls_are_checked():
 
 
 def test_tiles_of_ones_own_leave_hints_to_the_compiler():
-    table = launching.choose_config("sm_90", head_dim=128, causal=False, keys=1024)
+    table = launching.vary_config(CHOSEN)
     assert (table.occupancy, table.num_worker_warps, table.opt_level) == (2, 4, 3)
-    own = launching.choose_config("sm_90", head_dim=128, causal=False, keys=1024, tile_n=64, num_ctas=2)
+    own = launching.vary_config(CHOSEN, tile_n=64, num_ctas=2)
     assert (own.tile_m, own.tile_n, own.occupancy, own.num_ctas) == (64, 64, None, 2)
 
 
