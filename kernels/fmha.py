@@ -194,35 +194,36 @@ WIDE_MASK_CONFIGS = {
 AT_ONCE_ROWS = 64
 """Queries of a tile in `AT_ONCE_CONFIGS`."""
 _AT_ONCE = replace(TWO_BLOCKS, overlap=True, heads_together=64)
-_WIDE_AT_ONCE = replace(_AT_ONCE, occupancy=1)
 AT_ONCE_CONFIGS = {
     "sm_90": {
-        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.15, 1.44, 1.22, 1.30.
-        (64, False): _AT_ONCE,
-        # The same: -, 1.40, 1.17, 1.32.
-        (64, True): _AT_ONCE,
-        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.04, 1.03, 1.01, 1.02.
-        (128, False): replace(_AT_ONCE, heads_together=1),
-        # The same: 1.25, 1.26, 1.07, 1.09.
-        (128, True): _AT_ONCE,
-        # 1x8x1024, 1x4x2048: 1.35, 1.46. One tile more than multiprocessors: 0.87.
-        (256, False): replace(_WIDE_AT_ONCE, heads_together=1),
-        # The same: 1.37, 1.46.
-        (256, True): _WIDE_AT_ONCE,
+        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.30, 1.45, 1.22, 1.30.
+        (64, False, 2): _AT_ONCE,
+        # The same: 1.30, 1.38, 1.27, 1.34.
+        (64, True, 2): _AT_ONCE,
+        # 1x8x512, 1x4x1024, 1x8x1024: 1.11, 1.11, 1.12. Two blocks: 1.03, 1.06, 1.03.
+        (128, False, 1): replace(TWO_BLOCKS, occupancy=1),
+        # 1x16x1024, 1x8x2048: 1.03, 1.02.
+        (128, False, 2): replace(TWO_BLOCKS, overlap=True),
+        # 1x8x512, 1x8x1024, 1x16x1024, 1x8x2048: 1.24, 1.25, 1.07, 1.08.
+        (128, True, 2): _AT_ONCE,
+        # 1x8x512, 1x8x1024: 1.34, 1.38. One tile more than multiprocessors: 0.87.
+        (256, False, 1): replace(TWO_BLOCKS, overlap=True, occupancy=1),
+        # The same: 1.32, 1.26.
+        (256, True, 1): replace(_AT_ONCE, occupancy=1),
     },
 }
-"""By head dimension and mask, for 16 bits, where all of these tiles run at once: larger ones would leave
-multiprocessors idle."""
+"""By head dimension, mask, and blocks for a multiprocessor, for 16 bits, where so many blocks are all: larger
+tiles would leave multiprocessors idle."""
 RESIDENT_BYTES = 24 << 20
 """Half of the L2 of an H100 (50 MB), which keeps two copies of what all multiprocessors read."""
 RESIDENT_CONFIGS = {
     "sm_90": {
-        # 1x20x1024, 1x32x1024, 1x16x2048, 1x24x2048, 1x12x4096: 1.54, 1.31, 1.23, 1.08, 1.02.
+        # 1x20x1024, 1x32x1024, 1x16x2048, 1x24x2048, 1x12x4096: 1.54, 1.31, 1.23, 1.08, 1.05.
         64: _AT_ONCE,
         # 1x20x1024, 1x32x1024, 1x48x1024, 1x20x2048, 1x10x4096: 1.10, 1.10, 1.02, 1.17, 1.28; 1x16x2048 0.98.
         # Of more bytes, 1x16x4096 0.99 and 1x32x2048 0.98.
         128: replace(TWO_GROUPS, overlap=True, heads_together=64),
-        # 1x24x1024, 1x12x2048: 1.18, 1.03.
+        # 1x24x1024, 1x12x2048, 1x16x1024: 1.18, 1.03, 0.99.
         256: replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=64),
     },
 }
@@ -257,9 +258,10 @@ def choose_config(
         kv_bytes: Of K and V, all heads.
     """
     if itemsize == 2:  # noqa: PLR2004
-        at_once = AT_ONCE_CONFIGS.get(arch, {}).get((head_dim, causal))
-        if at_once is not None and rows_per_sm <= AT_ONCE_ROWS * (at_once.occupancy or 1):
-            return at_once
+        for blocks in (1, 2):
+            at_once = AT_ONCE_CONFIGS.get(arch, {}).get((head_dim, causal, blocks))
+            if at_once is not None and rows_per_sm <= AT_ONCE_ROWS * blocks:
+                return at_once
         resident = RESIDENT_CONFIGS.get(arch, {}).get(head_dim)
         if resident is not None and causal and kv_bytes <= RESIDENT_BYTES:
             return resident
@@ -642,7 +644,8 @@ SPEC = KernelSpec(
         # Less rounded at the end, so that more is seen of what is lost before.
         _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
         _case("float8_e5m2", 1, 2, 130, 256, n=70, causal=True, heads_inside=True, out_dtype="bfloat16"),
-        # More tiles than an H100 runs at once, whose configurations are other ones.
+        # More tiles than an H100 has multiprocessors, or runs at once, whose configurations are other ones.
+        _case("float16", 1, 134, 2, 128, n=100, h_kv=2),
         _case("float16", 2, 134, 2, 64, n=100, h_kv=2),
         _case("float16", 2, 134, 2, 128, n=100, h_kv=2),
         _case("float16", 1, 136, 2, 256, n=100, h_kv=2),
