@@ -320,6 +320,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sustained_watts: float | None = None
     sustained_skipped: str = ""
     """Why the sustained regime was not measured."""
+    sustained_unknown: bool = False
+    """Whether nothing tells that power does not limit the kernel: a slowdown under load would not be seen."""
     problems: tuple[str, ...] = ()
     """What disturbed the GPU."""
 

@@ -9,6 +9,6 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
     "$python" -m venv .venv
     # torch first and constrained: pip takes the CPU build where one is offered, not several GB for CUDA.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,models]' selenium
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,models]' scipy selenium
     echo "$stamp" >.venv/stamp
 fi

@@ -238,8 +238,9 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
         raise RevisionError("it was recorded outside of git, so there is no baseline kernel")
     if commit.endswith("+"):
         raise RevisionError(
-            f"it was recorded from uncommitted changes of {commit[:12]}: commit the kernel together with the "
-            "baselines, so that git has a baseline kernel"
+            f"it was recorded from uncommitted changes of {commit[:12]}, and git finds no commit that added "
+            "the record: commit the kernel together with the baselines, or in a shallow clone fetch that "
+            "commit (git fetch --unshallow)"
         )
     launcher = case.launcher_at(commit)
     if launcher is None:

@@ -100,7 +100,9 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         cells = ["" if us is None else format_time(us) for us in times]
         change = comparison.change(measured, regime)
         estimated = comparison.estimate(measured, regime)
-        interval = "" if estimated is None else " to ".join(map(format_change, estimated.interval()))
+        interval = ""
+        if estimated is not None and measured[0] in case.measurements:  # the first process is no evidence
+            interval = " to ".join(map(format_change, estimated.interval()))
         shown_change = "" if change is None else format_change(change)
         rows.append(Row((f"{regime}: time per launch", *cells, shown_change, interval)))
         rows.append(Row(("rate, of the limit", *(_rate(case.shown, us) for us in times), "", "")))
@@ -156,7 +158,9 @@ def _limit_and_baseline(
     rule, problems, limits = comparison.rule, "; ".join(case.problems), []
     match comparison:
         case Paired():
-            limits = [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
+            least, margin = f"{rule.margin / 2:.1%}", f"{rule.margin:.1%}"
+            limit = f"a slowdown of {least}, if noise cannot explain it; one of {margin} is not to be missed"
+            limits = [limit]
             problems = problems and f"{problems} (disturbed both kernels alike)"
             of = f", which {baseline_file} was recorded from" if baseline_file else ""
             baseline = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
@@ -178,7 +182,7 @@ def _noise(case: PendingCase, regime: Regime) -> str:
     if not found:
         return ""
     if found[0] not in case.measurements:
-        return f"{regime}: in the first process alone"
+        return f"{regime}: in the first process alone, no evidence"
     parts = [f"{regime}: processes within {case.scatter(regime):.1%}"]
     if regime is Regime.BURST:
         parts.append(f"placements of the buffers within {max(one.placement_spread for one in found):.1%}")

@@ -13,10 +13,10 @@ from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_commit, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
 from pytest_cutile.results import Microseconds, SpeedResult, Spread
-from pytest_cutile.speed.decide import Rule
+from pytest_cutile.speed.decide import STORED_MARGIN, Rule
 from pytest_cutile.statistics import median, relative_spread, usable
 
-STEP = Rule.stored_margin
+STEP = STORED_MARGIN
 """Change between two sessions that is called a step: what stored times of one kind of GPU can show."""
 PAIRED_STEP = Rule.margin
 """The same of kernels that were measured interleaved."""

@@ -47,6 +47,7 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     blocks += _notes(_correctness_notes(results, verbose=verbose), overflow=clipped)
     blocks += _notes(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
     blocks += _notes(_gpu_today(results))
+    blocks += _notes(_without_sustained(results))
     blocks += _notes(_undecided(results))
     blocks += _notes(
         result.detail
@@ -161,6 +162,14 @@ def _gpu_today(results: Sequence[Result]) -> Iterator[str]:
         if len(changes) > 1:
             shown += f" in the median, {format_change(changes[0])} to {format_change(changes[-1])}"
         yield f"this GPU today, against stored times of {counted(len(changes), 'unchanged case')}: {shown}"
+
+
+def _without_sustained(results: Sequence[Result]) -> Iterator[str]:
+    """Yield in how many cases a slowdown under load would not be seen, and why."""
+    measured = [one.measured for one in results if isinstance(one, SpeedResult) and one.measured is not None]
+    reasons = Counter(one.sustained_skipped for one in measured if one.sustained_unknown)
+    for reason, count in reasons.items():
+        yield f"not measured under sustained load: {counted(count, 'case')}: {reason}"
 
 
 def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[str]:

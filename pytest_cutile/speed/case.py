@@ -139,6 +139,7 @@ def _measured(measurement: Measurement) -> Measured:
         sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
         sustained_watts=None if sustained is None else sustained.current_watts,
         sustained_skipped="" if skipped is None else skipped.reason,
+        sustained_unknown=skipped is not None and not skipped.not_limited,
         problems=measurement.problems,
     )
 

@@ -29,6 +29,10 @@ from pytest_cutile.statistics import TRIMMED_FROM, median, standard_error, t_qua
 
 Key = TypeVar("Key", bound=Hashable)
 
+STORED_MARGIN = 0.055
+"""Slowdown, as a fraction, that GPUs of one kind, their sessions and drivers do not make: see
+research/reports/speed-rule.md."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -44,8 +48,6 @@ class Rule:
     """How often a look may clear a suspect that is slower by the margin."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be decided; the last one is the most."""
-    stored_margin: float = 0.055
-    """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -60,6 +62,11 @@ class Rule:
     def least(self) -> float:
         """The smallest log ratio that is called slower, or faster."""
         return math.log1p(self.margin / 2)
+
+    @property
+    def stored_margin(self) -> float:
+        """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
+        return max(STORED_MARGIN, self.margin)
 
     @property
     def alpha_of_look(self) -> float:

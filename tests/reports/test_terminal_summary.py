@@ -3,7 +3,7 @@
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.terminal_summary import terminal_summary
 from pytest_cutile.reports.text import WIDTH, render_lines
-from pytest_cutile.results import Result
+from pytest_cutile.results import Measured, Result
 from pytest_cutile.verdicts import Reason, Verdict
 
 
@@ -76,6 +76,18 @@ def test_unchanged_cases_say_how_the_gpu_does_today():
     assert line == (
         "this GPU today, against stored times of 3 unchanged cases: +0.0 % in the median, -2.0 % to +1.0 %"
     )
+
+
+def test_cases_that_nobody_could_measure_under_load_are_counted():
+    unknown = [
+        result(
+            key=f"k{case}", case=case, measured=Measured(sustained_skipped="no NVML", sustained_unknown=True)
+        )
+        for case in ("a", "b")
+    ]
+    known = result(key="c", case="c", measured=Measured(sustained_skipped="not limited by power"))
+    *_, line = lines_of(known, *unknown)
+    assert line == "not measured under sustained load: 2 cases: no NVML"
 
 
 def test_a_wrong_kernel_is_said_to_be_wrong_whatever_else():

@@ -5,7 +5,7 @@ import pytest
 
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
-from pytest_cutile.speed.decide import Decision
+from pytest_cutile.speed.decide import Decision, Rule
 from pytest_cutile.speed.measure.timing import Block, Regime, Sustained
 from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
 
@@ -90,6 +90,14 @@ def test_what_the_reference_workload_lost_is_taken_off():
 )
 def test_stored_times_alone_decide_beyond_a_plain_margin(slower, decision):
     assert unpaired().decide([measured(slower)] * 3, BURST) is decision
+
+
+def test_a_wider_margin_holds_for_stored_times_too():
+    comparison = StoredTimes(rule=Rule(margin=0.1), unavailable="gone", stored=stored())
+    slower = {change: comparison.decide([measured(change)] * 3, BURST) for change in (0.07, 0.12)}
+    assert slower == {0.07: Decision.CLEAR, 0.12: Decision.SLOWER}
+    # Nothing shows that something else than the code is slower.
+    assert comparison.slower_than_stored([measured(0.12)]) is None
 
 
 def test_stored_times_of_another_regime_decide_nothing():

@@ -2,6 +2,7 @@ import math
 import random
 
 import pytest
+from scipy import stats
 
 from pytest_cutile.speed.decide import (
     NOISE,
@@ -97,7 +98,6 @@ def test_the_moderated_variance_is_that_of_limma():
 
 
 def test_the_probability_is_that_of_scipy():
-    stats = pytest.importorskip("scipy.stats")
     for value in (0.001, 0.01, 0.05):
         found = Estimate(value=value, error=0.004, dof=7.5)
         assert found.p_slower == pytest.approx(stats.t.sf(value / 0.004, 7.5), rel=1e-9)
