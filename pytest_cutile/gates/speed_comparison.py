@@ -143,18 +143,12 @@ def _with_baseline_kernel(
         return stored.of_same_code()
     commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
     same_environment = dict(baselines.sessions[anchor.session].environment) == environment
-    # Another compiler makes another fingerprint of the same code: its source has to be what was recorded.
-    if not same_environment and today and same_digest(anchor.source, known(case.source)):
-        compiled = _compiled_at(case, commit)
-        _refuse_shared_files(session, case, commit)
-        # As it is written does not suffice: what a launcher imports while it runs is in no digest.
-        if compiled in ("", today):
-            return stored.of_same_code()
-    is_recorded_code = None
-    if same_environment:
-        is_recorded_code = same_digest(anchor.fingerprint, _compiled_at(case, commit))
-        if is_recorded_code is False and was_recorded_there:
-            _refuse_one_kernel(session, case, commit, today)
+    if not same_environment and _is_recompiled(session, case, anchor, commit):
+        return stored.of_same_code()
+    compiled = _compiled_at(case, commit) if same_environment else ""
+    is_recorded_code = same_digest(anchor.fingerprint, compiled)
+    if is_recorded_code is False and was_recorded_there:
+        _refuse_one_kernel(session, case, commit, today)
     if is_recorded_code is None:
         _refuse_shared_files(session, case, commit)
         is_recorded_code = was_recorded_there or same_digest(anchor.source, known(case.source, commit))
@@ -165,6 +159,21 @@ def _with_baseline_kernel(
     if session.checkout.is_at(commit):  # and nobody knows a fingerprint
         return stored.of_same_code()
     return stored.paired_with(commit, launcher)
+
+
+def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: str) -> bool:
+    """Say whether today's code is the anchor's: another compiler gave it another fingerprint.
+
+    Raises:
+        RevisionError: the anchor's code does not compile, or takes in a file of today.
+    """
+    today = known(case.fingerprint)
+    if not today or not same_digest(anchor.source, known(case.source)):
+        return False
+    compiled = _compiled_at(case, commit)
+    _refuse_shared_files(session, case, commit)
+    # As it is written does not suffice: what a launcher imports while it runs is in no digest.
+    return compiled in ("", today)
 
 
 def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: str) -> None:
