@@ -28,8 +28,13 @@ DIMS = (
     MODULE._case("float16", 4, 32, 2048, 64, speed=True),  # noqa: SLF001
     MODULE._case("float16", 4, 16, 4096, 256, causal=True, speed=True),  # noqa: SLF001
 )
+# One prompt: few heads, or few keys.
+SMALL = tuple(
+    MODULE._case("float16", 1, heads, 1024, d, causal=causal, speed=True)  # noqa: SLF001
+    for heads, d, causal in product((8, 32), MODULE.HEAD_DIMS, (False, True))
+)
 CASES: tuple[Case, ...] = tuple(
-    {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *DIMS) if case.speed}.values()
+    {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *DIMS, *SMALL) if case.speed}.values()
 )
 PEERS = ("torch", "cudnn", "flash", "tilegym")
 
@@ -79,6 +84,8 @@ def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[Attention
             replace(two_groups, tile_n=64, occupancy=2),
             replace(two_groups, tile_n=256),
         ]
+    if itemsize > 1:
+        shapes.append(replace(two_blocks, occupancy=1))  # where there is a tile for each multiprocessor
     for shape, overlap in product(shapes, (False, True)):
         config = replace(shape, overlap=overlap, transpose_v=itemsize == 1)
         if not causal:
