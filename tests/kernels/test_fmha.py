@@ -147,9 +147,9 @@ def test_tiles_for_large_problems_attend(head_dim, causal):
     torch.manual_seed(0)
     q, k, v = (randn(1, 2, 150, head_dim) for _ in range(3))
     for config in {
-        fmha.choose_config("sm_90", head_dim=head_dim, causal=causal, itemsize=2, keys=keys, kv_bytes=size)
+        fmha.choose_config("sm_90", head_dim=head_dim, causal=causal, itemsize=2, keys=keys, rows_per_sm=rows)
         for keys in (1024, 4096)
-        for size in (0, math.inf)
+        for rows in (300, math.inf)
     }:
         assert_attends(q, k, v, config, causal=causal)
 
@@ -187,15 +187,13 @@ def test_tiles_are_smaller_where_all_run_at_once(monkeypatch):
     assert fmha.config_for(q, q, causal=False).tile_m == 128
 
 
-def test_heads_are_together_where_the_l2_holds_their_keys():
-    def heads_together(kv_bytes, **changed):
+def test_the_long_tiles_of_all_heads_come_first_where_there_are_few():
+    def heads_together(rows, **changed):
         size = {"head_dim": 128, "causal": True, "itemsize": 2, "keys": 1024, **changed}
-        return fmha.choose_config("sm_90", kv_bytes=kv_bytes, **size).heads_together
+        return fmha.choose_config("sm_90", rows_per_sm=rows, **size).heads_together
 
-    assert [heads_together(size) for size in (fmha.RESIDENT_BYTES, fmha.RESIDENT_BYTES + 1)] == [64, 8]
+    assert [heads_together(rows) for rows in (fmha.FEW_ROWS, fmha.FEW_ROWS + 1)] == [64, 8]
     # Not measured: other architectures, and 8 bits.
     assert heads_together(1, itemsize=1) == 16
-    small = fmha.choose_config(
-        "sm_121", head_dim=128, causal=True, itemsize=2, keys=1024, rows_per_sm=1, kv_bytes=1
-    )
+    small = fmha.choose_config("sm_121", head_dim=128, causal=True, itemsize=2, keys=1024, rows_per_sm=1)
     assert small == fmha.CONFIGS["sm_121"]
