@@ -87,6 +87,8 @@ class FileTimer(pytest_cutile.Timer):
         current = self.entry("sustained", self.blocks - 1)
         if current is None:
             return Skipped(reason="not limited by power", not_limited=True)
+        if current == "unknown":
+            return Skipped(reason="NVML tells nothing of power")
         block = {"current_us": tuple(samples(current))}
         power = {"current_clock_mhz": 1605.0, "current_watts": 699.0}
         if len(launches) > 1:
@@ -261,7 +263,8 @@ class Project:
         """Set what the timer returns of today's kernel and of the baseline kernel, in both regimes.
 
         A time is a number, a list of samples, or a word for what goes wrong; a tuple has one for each
-        measurement, as `burst` has. Without `sustained`, that regime is skipped.
+        measurement, as `burst` has. Without `sustained`, that regime is skipped, and "unknown" is where
+        nothing tells whether power limits the kernel.
         """
         state = {
             "burst": burst,

@@ -109,6 +109,16 @@ def test_a_kernel_that_is_slow_in_the_first_and_every_other_process_never_passes
     result.assert_outcomes(passed=1, failed=1)
 
 
+def test_a_slowdown_under_load_that_nobody_could_see_is_told(project):
+    project.commit()
+    project.record(40.0, sustained="unknown")
+    project.edit("return x * 2", "return 2 * x")
+    project.times(40.0, sustained="unknown")
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["not measured under sustained load: 1 case: NVML tells nothing of power"])
+
+
 def test_what_disturbs_both_kernels_alike_does_not_hide_a_slowdown(paired):
     paired.times(63.6, baseline=60.0, problems=["1 other process on the GPU"])
     result = paired.run()
