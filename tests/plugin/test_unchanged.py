@@ -7,6 +7,7 @@ import pytest
 
 from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modules that a test imports first
+from pytest_cutile.revisions.paired import LaunchedKernels
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 pytestmark = pytest.mark.slow
@@ -359,6 +360,19 @@ def test_the_same_code_in_a_revision_is_left_out(timed):
     timed.static.change(*CHANGES["torch operation"])
     timed.project.times(42.4)
     timed.run("--perf-baseline=git:HEAD").assert_outcomes(failed=1)
+
+
+def test_one_kernel_that_both_sides_launch_is_not_measured(timed, monkeypatch):
+    """No fingerprint tells here: the gate asks what was launched."""
+    timed.start()
+    monkeypatch.setattr(LaunchedKernels, "shared", "mm_kernel")
+    timed.static.change(*CHANGES["code"])
+    result = timed.run("--perf-baseline=git:HEAD")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*launches one kernel for both the working tree and the baseline: mm_kernel.*"]
+    )
+    result.stdout.fnmatch_lines(["mm *speed: same-kernel"])
 
 
 def test_one_kernel_for_both_sides_is_not_left_out(timed, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision, Rule
-from pytest_cutile.speed.measure.timing import Block, Regime, Sustained
+from pytest_cutile.speed.measure.timing import Block, Regime, Skipped, Sustained
 from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
 
 BURST, SUSTAINED = Regime.BURST, Regime.SUSTAINED
@@ -32,6 +32,22 @@ def test_the_same_code_is_never_suspect():
     same = unpaired().of_same_code()
     assert same.suspects(measured(0.5)) == ()
     assert not same.is_faster([measured(-0.5)])
+
+
+def test_the_tick_of_bursts_hides_no_sustained_slowdown():
+    coarse = replace(measured(0.05, 0.05), tick_us=20.0)
+    assert paired().suspects(coarse) == (SUSTAINED,)
+
+
+def test_a_regime_is_cleared_only_if_each_process_saw_that_power_does_not_limit_it():
+    unknown = replace(measured(0.0), sustained_skipped=Skipped(reason="NVML tells nothing"))
+    assert paired().decide([measured(0.0)] * 2, SUSTAINED) is Decision.CLEAR
+    assert paired().decide([measured(0.0), unknown], SUSTAINED) is Decision.UNDECIDED
+
+
+def test_stored_times_alone_show_an_improvement_beyond_a_plain_margin():
+    assert not unpaired().is_faster([measured(-0.04)])
+    assert unpaired().is_faster([measured(-0.08)])
 
 
 def test_noisy_placements_are_suspect():
