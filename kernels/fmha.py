@@ -600,6 +600,23 @@ def _case(
     )
 
 
+# More tiles than an H100 has multiprocessors, or runs at once, or takes for few: each has a configuration.
+MANY_TILES = [
+    replace(case, named_inputs=())
+    for case in (
+        _case("float16", 1, 134, 2, 128, n=100, h_kv=2),
+        _case("float16", 2, 134, 2, 64, n=100, h_kv=2),
+        _case("float16", 2, 134, 2, 128, n=100, h_kv=2),
+        _case("float16", 1, 136, 2, 256, n=100, h_kv=2),
+        _case("float16", 2, 134, 130, 64, h_kv=1, causal=True),
+        _case("float16", 2, 134, 3, 128, n=100, h_kv=2, causal=True),
+        _case("float16", 1, 136, 3, 256, n=100, h_kv=2, causal=True),
+        _case("float16", 2, 134, 3, 256, n=100, h_kv=2, causal=True),
+        _case("float16", 4, 250, 2, 64, n=70, h_kv=2, causal=True),
+        _case("float16", 4, 250, 2, 256, n=70, h_kv=2, causal=True),
+    )
+]
+
 SPEC = KernelSpec(
     name="fmha",
     launch=fmha,
@@ -643,17 +660,7 @@ SPEC = KernelSpec(
         # Less rounded at the end, so that more is seen of what is lost before.
         _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
         _case("float8_e5m2", 1, 2, 130, 256, n=70, causal=True, heads_inside=True, out_dtype="bfloat16"),
-        # More tiles than an H100 has multiprocessors, or runs at once, whose configurations are other ones.
-        _case("float16", 1, 134, 2, 128, n=100, h_kv=2),
-        _case("float16", 2, 134, 2, 64, n=100, h_kv=2),
-        _case("float16", 2, 134, 2, 128, n=100, h_kv=2),
-        _case("float16", 1, 136, 2, 256, n=100, h_kv=2),
-        _case("float16", 2, 134, 130, 64, h_kv=1, causal=True),
-        _case("float16", 2, 134, 3, 128, n=100, h_kv=2, causal=True),
-        _case("float16", 1, 136, 3, 256, n=100, h_kv=2, causal=True),
-        _case("float16", 2, 134, 3, 256, n=100, h_kv=2, causal=True),
-        _case("float16", 4, 250, 2, 64, n=70, h_kv=2, causal=True),
-        _case("float16", 4, 250, 2, 256, n=70, h_kv=2, causal=True),
+        *MANY_TILES,
         # Rows that lie apart.
         laid_out(_case("float16", 2, 4, 70, 64, n=140, h_kv=2, causal=True), "padded"),
     ],
