@@ -1,5 +1,6 @@
 """Cases whose code, launch and environment are a record's pass unmeasured; all others are measured."""
 
+import contextlib
 import textwrap
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modules that a test imports first
+from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.revisions.paired import LaunchedKernels
+from pytest_cutile.speed.measure.blocks import measure
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 pytestmark = pytest.mark.slow
@@ -80,6 +83,32 @@ def many(timed: Timed) -> Timed:
     timed.n_cases = 8
     timed.start()
     return timed
+
+
+def test_the_gpu_is_held_alone_while_a_case_is_timed(timed, monkeypatch):
+    happened = []
+
+    @contextlib.contextmanager
+    def alone(_):
+        happened.append("held")
+        yield
+        happened.append("released")
+
+    def measure_and_tell(*args, **options):
+        happened.append("timed")
+        return measure(*args, **options)
+
+    monkeypatch.setattr(GpuLock, "alone", alone)
+    monkeypatch.setattr(speed, "measure", measure_and_tell)
+    timed.run().assert_outcomes(passed=1)
+    assert happened == ["held", "timed", "released"]
+
+
+def test_a_run_of_speed_alone_checks_a_few_parts_of_a_large_case(timed, monkeypatch):
+    sampled = []
+    monkeypatch.setattr(speed_case, "check_task", lambda *_, **options: sampled.append(options["sampled"]))
+    timed.run()
+    assert sampled == [True]
 
 
 def test_unchanged_cases_pass_unmeasured_but_for_a_few_sentinels(many):
