@@ -33,11 +33,11 @@ from typing import Any
 
 from msgspec import structs
 
-from pytest_cutile import static
 from pytest_cutile.compiler import Compiler, digest_code, digest_launches, export, record_launches
 from pytest_cutile.compiler.compilations import Compilation
 from pytest_cutile.gates.declared import call_of
 from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts
@@ -185,7 +185,7 @@ def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseF
 
 def judge(row: Row, base: CaseFacts, current: CaseFacts, arch: str) -> None:
     """Enter the gate's judgement and the predicted times."""
-    comparison = compare(base, current, arch=arch, margin=static.MARGIN)
+    comparison = compare(base, current, arch=arch, margin=STATIC_MARGIN)
     effects = [f"{effect}" for effect in Effect if comparison.of(effect)]
     same = base.fingerprint == current.fingerprint
     row.effect = "unchanged" if same else next(iter(effects), "different")

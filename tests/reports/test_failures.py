@@ -9,6 +9,7 @@ from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.baselines.entries import StaticEntry
 from pytest_cutile.baselines.select import stored_us
 from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
 from pytest_cutile.reports.failures import regression_message, static_message
 from pytest_cutile.reports.text import WIDTH
 from pytest_cutile.speed.case import SpeedCase
@@ -17,7 +18,6 @@ from pytest_cutile.speed.decide import Decision, Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
 from pytest_cutile.speed.measure.timing import Regime, Sustained
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.static import MARGIN
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
@@ -228,7 +228,7 @@ def static_text(*, same_source=False, before="13.4.92", missing=(), **changes) -
             toolchain={"tileiras": before},
             provenance={"at": "2026-11-21T10:00:00+00:00", "commit": "abc"},
         ),
-        "comparison": compare(baseline, current, arch="sm_90", margin=MARGIN),
+        "comparison": compare(baseline, current, arch="sm_90", margin=STATIC_MARGIN),
         "current": current,
         "toolchain": {"tileiras": "13.4.92"},
         "baseline": "baselines/sm_90-static.json",

@@ -12,7 +12,7 @@ from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.platforms.lookup import find_architecture
-from pytest_cutile.static import MARGIN
+from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
@@ -72,7 +72,7 @@ def predicted(counts: Mapping[str, int], arch="sm_90", **fields) -> Prediction:
 
 
 def judged(baseline: CaseFacts, current: CaseFacts, arch: str) -> dict[Effect, str]:
-    changes = compare(baseline, current, arch=arch, margin=MARGIN).changes
+    changes = compare(baseline, current, arch=arch, margin=STATIC_MARGIN).changes
     return {change.effect: change.text for change in changes if change.effect is not Effect.DIFFERENT}
 
 
@@ -126,7 +126,7 @@ UNPREDICTED = {("latency 1", "sm_121"), ("a K step of 16", "sm_121"), ("A by gat
 def test_what_executes_more_is_worse(compiled, name, arch):
     before, after, said = SLOWED[name]
     facts = compiled if name in COMPILED else executed
-    changes = compare(facts(before, arch), facts(after, arch), arch=arch, margin=MARGIN).changes
+    changes = compare(facts(before, arch), facts(after, arch), arch=arch, margin=STATIC_MARGIN).changes
     [predicted] = [change for change in changes if change.quantity.startswith("predicted")]
     assert predicted.effect is Effect.WORSE
     assert said in predicted.quantity
@@ -158,7 +158,7 @@ def test_what_executes_the_same_is_not(after, arch):
 def test_fewer_blocks_that_load_as_much_are_worse_if_they_compute_longer_between_loads(compiled, after, arch):
     """On an H200 both take 1.174 times as long (research/reports/static-gate.md)."""
     facts = [compiled(run, arch) for run in (slowed.gelu, after)]
-    changes = compare(*facts, arch=arch, margin=MARGIN).changes
+    changes = compare(*facts, arch=arch, margin=STATIC_MARGIN).changes
     assert "blocks per multiprocessor" in {change.quantity for change in changes}
     worse = [change.quantity for change in changes if change.effect is Effect.WORSE]
     if arch == "sm_90":
@@ -366,7 +366,7 @@ def test_spills_are_no_part_of_a_prediction_which_then_never_says_faster():
 
     assert Effect.BETTER in judged(facts(10**12, 0), facts(10**11, 0), "sm_90")
     assert [*judged(facts(10**12, 0), facts(10**11, 64), "sm_90")] == [Effect.WORSE]
-    slower = compare(facts(10**11, 0), facts(10**12, 64), arch="sm_90", margin=MARGIN).of(Effect.WORSE)
+    slower = compare(facts(10**11, 0), facts(10**12, 64), arch="sm_90", margin=STATIC_MARGIN).of(Effect.WORSE)
     assert slower[0].quantity.startswith("predicted")
 
 

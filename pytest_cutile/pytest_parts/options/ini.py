@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_cutile import static
 from pytest_cutile.pytest_parts.options.option import Fields
 
+STATIC_MARGIN = 0.1
 # A number of its own in a TOML file; pytest before 8.4 knows only texts.
 _NUMBER = "float" if pytest.version_tuple >= (8, 4) else None
 
@@ -73,7 +73,7 @@ INI_KEYS = (
         name="cutile_static_margin",
         field="static_margin",
         help="Growth of the predicted time or of spills, as a fraction, above which a kernel is worse.",
-        default=static.MARGIN,
+        default=STATIC_MARGIN,
         parse=_fraction,
         type=_NUMBER,
     ),
