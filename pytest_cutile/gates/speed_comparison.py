@@ -143,7 +143,7 @@ def _with_baseline_kernel(
         return stored.of_same_code()
     commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
     same_environment = dict(baselines.sessions[anchor.session].environment) == environment
-    if not same_environment and _is_recompiled(session, case, anchor, commit):
+    if not same_environment and _is_recompiled(session, case, anchor, commit, today):
         return stored.of_same_code()
     compiled = _compiled_at(case, commit) if same_environment else ""
     is_recorded_code = same_digest(anchor.fingerprint, compiled)
@@ -161,13 +161,12 @@ def _with_baseline_kernel(
     return stored.paired_with(commit, launcher)
 
 
-def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: str) -> bool:
-    """Say whether today's code is the anchor's: another compiler gave it another fingerprint.
+def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: str, today: str) -> bool:
+    """Say whether the code of the fingerprint `today` is the anchor's, compiled by another compiler.
 
     Raises:
         RevisionError: the anchor's code does not compile, or takes in a file of today.
     """
-    today = known(case.fingerprint)
     if not today or not same_digest(anchor.source, known(case.source)):
         return False
     compiled = _compiled_at(case, commit)

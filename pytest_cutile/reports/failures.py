@@ -101,7 +101,7 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         change = comparison.change(measured, regime)
         estimated = comparison.estimate(measured, regime)
         interval = ""
-        if estimated is not None and measured[0] in case.measurements:  # the first process is no evidence
+        if estimated is not None and _is_evidence(case, measured):
             interval = " to ".join(map(format_change, estimated.interval()))
         shown_change = "" if change is None else format_change(change)
         rows.append(Row((f"{regime}: time per launch", *cells, shown_change, interval)))
@@ -127,6 +127,11 @@ def _rate(measurement: Measurement, us: float | None) -> str:
 def _measured_in(case: PendingCase, regime: Regime) -> Sequence[Measurement]:
     """Return what the fresh processes measured in a regime; the first process's, where none of them did."""
     return [one for one in case.measurements if regime in one.regimes] or [case.screening]
+
+
+def _is_evidence(case: PendingCase, measured: Sequence[Measurement]) -> bool:
+    """Say whether measurements are the fresh processes': the first process only selected the suspect."""
+    return measured[0] in case.measurements
 
 
 def _power_rows(measured: Iterable[Measurement]) -> Iterator[Row]:
@@ -181,7 +186,7 @@ def _noise(case: PendingCase, regime: Regime) -> str:
     found = [one for one in _measured_in(case, regime) if one.us(regime) is not None]
     if not found:
         return ""
-    if found[0] not in case.measurements:
+    if not _is_evidence(case, found):
         return f"{regime}: in the first process alone, no evidence"
     parts = [f"{regime}: processes within {case.scatter(regime):.1%}"]
     if regime is Regime.BURST:

@@ -11,6 +11,7 @@ import pytest
 from pytest_cutile.pytest_parts.options.option import Fields
 
 STATIC_MARGIN = 0.1
+"""The default of `cutile_static_margin`."""
 # A number of its own in a TOML file; pytest before 8.4 knows only texts.
 _NUMBER = "float" if pytest.version_tuple >= (8, 4) else None
 
