@@ -49,6 +49,12 @@ _OTHER_RESULT = (
 )
 
 
+_UNCHANGED = Judgement(
+    reason=Reason.UNCHANGED,
+    detail="not measured: its code, launch and environment are those of its baseline",
+)
+
+
 def gate_speed(
     session: Session,
     suite: SpeedSuite,
@@ -119,17 +125,17 @@ def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sent
         isinstance(comparison, SameCode)
         and comparison.is_recorded
         and not (settings.perf_all or _has_room(session, case))
-        and not (is_sentinel and not settings.update_baselines)
     ):
-        detail = "not measured: its code, launch and environment are those of its baseline"
-        return _report(
-            session, case, SpeedOutcome(judgement=Judgement(reason=Reason.UNCHANGED, detail=detail))
-        )
+        if not is_sentinel or settings.update_baselines:
+            return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
+        measured: Callable[[], SpeedOutcome] = functools.partial(_time_sentinel, session, case, comparison)
+    else:
+        measured = functools.partial(_screen, session, suite, case, comparison, judgement)
     if case.check_key not in session.checked:
         case.check()
     try:
         with user_code():
-            outcome = _screen(session, suite, case, comparison, judgement)
+            outcome = measured()
     except MeasurementFailed as error:
         outcome = _failed(error)
     except GateSkipped:
@@ -239,6 +245,13 @@ def _release_memory() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def _time_sentinel(session: Session, case: SpeedCase, comparison: SameCode) -> SpeedOutcome:
+    """Measure an unchanged case: the change is this GPU's, and decides nothing."""
+    measurement = measure_case(session, case)
+    judgement = Judgement(reason=Reason.UNCHANGED, change=comparison.change([measurement]))
+    return SpeedOutcome(judgement=judgement, measurement=measurement)
 
 
 def _screen(

@@ -233,13 +233,23 @@ def test_code_and_environment_of_two_records_are_no_record(timed):
     assert timed.n_timed > 0
 
 
-def test_a_sentinel_shows_a_slow_gpu(timed):
+def test_a_sentinel_shows_a_slow_gpu_and_passes(timed):
     timed.start()
     timed.project.times(44.0)
-    result = timed.run()
+    result = timed.run("--perf-strict")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["this GPU today, against stored times of 1 unchanged case: +10.0 %"])
+    result.stdout.fnmatch_lines(["mm *n256 *+10.0 % *pass"])
+    assert timed.n_timed == 8  # placements of one process
+
+
+def test_an_unchanged_case_that_a_slow_gpu_measures_for_perf_all_is_inconclusive(timed):
+    timed.start()
+    timed.project.times(44.0)
+    result = timed.run("--perf-all")
+    result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["inconclusive: mm[[]n256[]]: it is +10.0 % against the stored times*"])
+    timed.run("--perf-all", "--perf-strict").assert_outcomes(failed=1)
 
 
 def test_perf_always_measures(project):
