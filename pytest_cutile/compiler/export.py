@@ -53,8 +53,9 @@ def export(launch: Launch, arch: str) -> CompileJob:
             export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
     except TileError as error:
         place = error.loc
+        # cuda-tile's message may quote another error, of no place of its own.
         raise CompileError(
-            error.message or _NO_REASON,
+            error.message.removesuffix("\nUnknown location") or _NO_REASON,
             kernel=function.__name__,
             arch=arch,
             file=place.filename or file,

@@ -19,7 +19,10 @@ def normalize_architecture(text: str) -> str:
     """
     match = _SPELLING.fullmatch(text.strip())
     if match is None:
-        raise ArchitectureError(f"{text!r} names no GPU architecture (expected a name such as sm_121)")
+        from pytest_cutile.platforms.lookup import architectures_of
+
+        expected = " or ".join(architectures_of(text)) or "a name such as sm_121"
+        raise ArchitectureError(f"{text!r} names no GPU architecture (expected {expected})")
     return f"sm_{match[1]}"
 
 

@@ -39,6 +39,12 @@ def find_platform(gpu_name: str) -> Platform | None:
     return _platforms_by_name().get(_fold(gpu_name))
 
 
+def architectures_of(gpu: str) -> list[str]:
+    """Return the architectures of known GPUs whose name has the word `gpu`: those of "h100" are ["sm_90"]."""
+    named = (platform for name, platform in _platforms_by_name().items() if _fold(gpu) in name.split())
+    return [*dict.fromkeys(platform.arch for platform in named)]
+
+
 def representative(arch: str) -> Platform | None:
     """Return the GPU that stands for `arch` ("sm_90") where there is none, or None if none is known."""
     return next((platform for platform in hardware().platforms if platform.arch == arch), None)

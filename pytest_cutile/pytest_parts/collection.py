@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.gates import REGISTRY
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.run import PytestRun
@@ -25,6 +24,9 @@ from pytest_cutile.quantities import abridged
 from pytest_cutile.session import Session
 from pytest_cutile.settings import SearchBudget
 from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
+
+if TYPE_CHECKING:
+    from _pytest._code.code import TerminalRepr
 
 CASES_AHEAD = 16
 """Cases that a worker of pytest-xdist compiles and reads together: the more, the later its first result."""
@@ -98,7 +100,12 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test for each task that gates make of a case; of a bad declaration, one that fails."""
+        """Yield a test for each task that gates make of a case.
+
+        Raises:
+            SpecError: the declaration cannot be gated. Of modules that lack the same package, only the first
+                says so.
+        """
         session, collected = self.run.session, self.run.collected
         try:
             module = self._import()
@@ -109,10 +116,9 @@ class KernelModule(pytest.Module):
                 for spec in specs:
                     domain_of(spec)
         except SpecError as error:
-            # One failure for all modules that lack the same package.
-            if collected.bad_declarations.setdefault(f"{error}", self.path) == self.path:
-                yield self._bad_declaration(error)
-            return
+            if collected.bad_declarations.setdefault(f"{error}", self.path) != self.path:
+                return
+            raise
         self.obj = module
         collected.modules.add(self.path.resolve())
         for spec in specs:
@@ -129,19 +135,22 @@ class KernelModule(pytest.Module):
                 search.extra_keyword_matches.add(spec.name)
                 yield search
 
-    def _bad_declaration(self, error: SpecError) -> BadDeclaration:
-        item: BadDeclaration = BadDeclaration.from_parent(self, name="declaration")
-        item.message = f"{self.path}: {error}"
-        lines = [
-            line
-            for frame, line in traceback.walk_tb(error.__traceback__)
-            if frame.f_code.co_filename == str(self.path)
-        ]
-        item.place = error.place or (str(self.path), lines[-1] if lines else 1)
-        # Whatever is selected, this has to be seen.
-        for name in (*(entry.name for entry in REGISTRY), "search"):
-            item.add_marker(getattr(pytest.mark, f"cutile_{name}"))
-        return item
+    def repr_failure(  # type: ignore[override] # as of pytest.Collector, which has no `style`
+        self, excinfo: pytest.ExceptionInfo[BaseException]
+    ) -> str | TerminalRepr:
+        error = excinfo.value
+        if isinstance(error, SyntaxError) and error.filename:
+            text, file, line = f"{type(error).__name__}: {error.msg}", error.filename, error.lineno or 1
+        elif isinstance(error, SpecError):
+            frames = traceback.walk_tb(error.__traceback__)
+            lines = [line for frame, line in frames if frame.f_code.co_filename == str(self.path)]
+            text = f"{self.path}: {error}"
+            file, line = error.place or (str(self.path), lines[-1] if lines else 1)
+        else:
+            return super().repr_failure(excinfo)
+        from pytest_cutile.pytest_parts.failure import Place, failure_repr
+
+        return failure_repr(text, [Place(file, line, "in a declaration")], self.config.invocation_params.dir)
 
     def _import(self) -> ModuleType:
         try:
@@ -194,27 +203,6 @@ class KernelModule(pytest.Module):
                 pytest.mark.skip(reason=f"{task.spec.name}[{case.name}] needs {case.min_arch} or newer")
             )
         return item
-
-
-class BadDeclaration(pytest.Item):
-    """Stands for a module whose declaration cannot be gated: fails and says why."""
-
-    message: str
-    place: tuple[str, int]
-    """File and line of what is wrong."""
-    has_inputs = False
-
-    def runtest(self) -> None:
-        from pytest_cutile.gates.outcome import GateFailed
-        from pytest_cutile.pytest_parts.failure import Place
-
-        failure = GateFailed(self.message, pytrace=False)
-        failure.place = Place(*self.place, "in a declaration")
-        raise failure
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        file, line = self.place
-        return Path(file), line - 1, self.name
 
 
 class DeclaredTest(pytest.Function):
@@ -317,7 +305,7 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     if settings.server_folder is not None:
         return
     everything = session.config.args_source is not pytest.Config.ArgsSource.ARGS
-    failed = bool(collected.bad_declarations or session.testsfailed)
+    failed = bool(session.testsfailed)
     if settings.kernels and everything and not (collected.declared or failed):
         raise pytest.UsageError(
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
@@ -357,7 +345,8 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
     if specs is None:
         specs = [module.SPEC] if hasattr(module, "SPEC") else []
     elif not isinstance(specs, list | tuple) or not specs:
-        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {specs!r}")
+        got = type(specs).__name__ if specs else repr(specs)
+        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {got}")
     for spec in specs:
         if not isinstance(spec, KernelSpec):
             raise SpecError(

@@ -129,7 +129,7 @@ def _innermost_of_user(error: BaseException) -> Iterator[Place]:
     yield from [Place.of(frame, line) for frame, line in frames if is_users(frame)][-1:]
 
 
-def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str) -> ReprExceptionInfo:
+def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str = "") -> ReprExceptionInfo:
     """Return a failure in the form that pytest prints and that pytest-xdist sends between processes.
 
     Args:

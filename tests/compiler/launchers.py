@@ -34,6 +34,11 @@ def wrong_shape_kernel(x):
     ct.store(x, (0,), a + b)
 
 
+@ct.kernel
+def wrong_dtype_kernel(x):
+    ct.store(x, (0,), ct.load(x, (0,), (16,)).astype(ct.float64))
+
+
 def _helper(x):
     return ct.no_such_function(x)
 

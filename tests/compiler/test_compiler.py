@@ -202,6 +202,12 @@ def test_bytecode_is_the_same_in_every_process() -> None:
     ("kernel", "message", "place", "column"),
     [
         (launchers.wrong_shape_kernel, "Shapes are not broadcastable", "ct.store(x, (0,), a + b)", 23),
+        (
+            launchers.wrong_dtype_kernel,
+            "cannot implicitly cast",
+            "ct.store(x, (0,), ct.load(x, (0,), (16,)).astype(ct.float64))",
+            5,
+        ),
         (launchers.wrong_in_helper_kernel, "no_such_function", "return ct.no_such_function(x)", 12),
         (launchers.wrong_syntax_kernel, "context manager", "with x:", 5),
     ],
@@ -217,6 +223,7 @@ def test_an_error_in_a_kernel_names_the_users_line(kernel, message, place, colum
     assert f"{LAUNCHERS}:{error.line}:{column}" in text
     assert place in text
     assert "^" in text
+    assert "Unknown location" not in text
     printed = "".join(traceback.format_exception(error))
     assert "The above exception" not in printed
     assert "cuda/tile" not in printed

@@ -80,6 +80,7 @@ def test_a_gpu_runs_only_what_was_asked_for(project):
     ("value", "message"),
     [
         ("hopper", "*--arch: 'hopper' names no GPU architecture*installed tileiras has sm_80,*sm_121*"),
+        ("H100", "*--arch: 'H100' names no GPU architecture (expected sm_90)*"),
         ("sm_90,sm_", "*--arch: 'sm_' names no GPU architecture*"),
         ("sm_70", "*--arch: the installed tileiras cannot compile for sm_70; it has sm_80,*"),
         ("", "*--arch: no architecture is named*"),

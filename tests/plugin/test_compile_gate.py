@@ -160,8 +160,8 @@ def test_without_tileiras_one_failure_says_so(no_gpu, monkeypatch):
 def test_modules_that_lack_the_same_package_fail_once(no_gpu):
     for name in ("one", "two"):
         no_gpu.kernel("import cuda.of_nobody\n", name)
-    result = no_gpu.run(gates="cutile_correct")
-    result.assert_outcomes(failed=1, passed=1)
+    result = no_gpu.run("--continue-on-collection-errors", gates="cutile_correct")
+    result.assert_outcomes(errors=1, passed=1)
     assert result.stdout.str().count("is not installed: pip install 'pytest-cutile[tileiras]'") == 1
 
 

@@ -180,13 +180,20 @@ def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
             "*cuda.tile_missing is not installed*",
             1,
         ),
+        (
+            "SPEC = pytest_cutile.KernelSpec(",
+            "SPEC = = pytest_cutile.KernelSpec(",
+            "*SyntaxError: invalid*",
+            13,
+        ),
     ],
 )
-def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, old, new, message, line):
+def test_a_bad_declaration_is_one_clear_error_of_collection(project, old, new, message, line):
     project.kernel(KERNEL.replace(old, new))
     project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
-    result = project.run()
-    result.assert_outcomes(failed=1, passed=2)
+    project.run("-k", "other").assert_outcomes(errors=1)  # nothing deselects it
+    result = project.run("--continue-on-collection-errors")
+    result.assert_outcomes(errors=1, passed=2)
     result.stdout.fnmatch_lines([message, f"mykernels/scale.py:{line}: in a declaration"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*pluggy*.py*")
@@ -194,8 +201,8 @@ def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, ol
 
 def test_two_modules_with_one_kernel_name_would_share_baselines(project):
     project.kernel(KERNEL, name="again")
-    result = project.run()
-    result.assert_outcomes(failed=1, passed=2)
+    result = project.run("--continue-on-collection-errors")
+    result.assert_outcomes(errors=1, passed=2)
     result.stdout.fnmatch_lines(["*'scale' is declared in*again.py*and in*scale.py*"])
 
 
@@ -203,7 +210,7 @@ def test_a_listed_module_without_a_spec_is_an_error(project):
     project.kernel("x = 1")
     (project.path / "tox.ini").write_text("[pytest]\ncutile_kernels = mykernels.scale\n")
     result = project.run()
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         ["*scale.py: it is listed in the ini option cutile_kernels but declares no SPEC*"]
     )
@@ -219,7 +226,7 @@ def test_a_package_that_declares_nothing_is_a_usage_error(project):
 def test_an_empty_specs_is_an_error(project):
     project.kernel(KERNEL + "\nSPECS = []\n")
     result = project.run()
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*SPECS must be a list of pytest_cutile.KernelSpec, not empty*"])
 
 

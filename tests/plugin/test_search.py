@@ -157,7 +157,7 @@ def test_a_reference_that_fails_is_no_refusal(search):
 def test_a_domain_of_what_is_no_parameter_is_a_bad_declaration(search):
     kernel = KERNEL.replace("    cases=[\n", "    search=lambda: {'nn': None},\n    cases=[\n")
     result = search("pass", kernel=kernel)
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         ["*'double': search has ?'nn'?; the parameters of its cases and its inputs are dtype, m, n*"]
     )
