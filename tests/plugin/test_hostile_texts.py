@@ -75,7 +75,7 @@ def test_a_name_that_becomes_part_of_a_key_has_no_control_characters(project):
     assert_harmless(result)
     project.kernel(KERNEL.replace('name="scale"', f'name="{EVIL}"'))
     result = project.run("mykernels", "-v")
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*control characters cannot be part of a test id: rename it"])
     assert_harmless(result)
 

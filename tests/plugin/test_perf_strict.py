@@ -126,7 +126,7 @@ def test_a_module_that_skips_itself(project):
     project.kernel('import pytest\npytest.skip("tired", allow_module_level=True)\n' + KERNEL)
     project.run().assert_outcomes(skipped=1)
     result = project.run("--perf-strict")
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*scale.py: the module skips itself: tired [[]--perf-strict[]]"])
 
 
