@@ -83,6 +83,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     precedence: ClassVar[int] = 0
     """Which of several failures names a case: the one with the highest, because it explains the others."""
+    titled: ClassVar[frozenset[str]] = frozenset()
+    """Titles of figures that are not understood without them."""
     stands_alone: ClassVar[bool] = False
     """Whether its verdict, if it has one, is that of a case in which nothing failed."""
 
@@ -126,7 +128,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     @property
     def outcome(self) -> str:
         """What -v adds to PASSED or FAILED: "38.8 us, 3459 GB/s, 72 %, +0.3 %, pass"; "" if nothing."""
-        figures = [*filter(None, self.figures.values())]
+        figures = [
+            f"{title} {text}" if title in self.titled else text
+            for title, text in self.figures.items()
+            if text
+        ]
         is_plain = not figures and self.verdict is Verdict.PASS
         return "" if is_plain else ", ".join([*figures, self.words])
 
@@ -331,6 +337,7 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
 
     precedence = 1
     stands_alone = True
+    titled = frozenset({"sustained"})
     not_in_junit = Result.not_in_junit | {"measured", "code_changes"}
 
     us_per_launch: Microseconds | None = None
@@ -348,16 +355,12 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
 
     @property
-    def _shown_rate(self) -> str:
-        """The rate, and the sustained one where the two differ by more than `REGIMES_DIFFER`."""
-        if self.rate is None:
-            return ""
-        shown = f"{self.rate:.4g} {self.unit}"
-        if not (self.us_per_launch and self.sustained_us_per_launch):
-            return shown
+    def _sustained_rate(self) -> float | None:
+        """The sustained rate where it differs from `rate` by more than `REGIMES_DIFFER`."""
+        if not (self.rate and self.us_per_launch and self.sustained_us_per_launch):
+            return None
         sustained = self.rate * self.us_per_launch / self.sustained_us_per_launch
-        differ = abs(sustained / self.rate - 1) > REGIMES_DIFFER
-        return f"{shown}, sustained {sustained:.4g}" if differ else shown
+        return sustained if abs(sustained / self.rate - 1) > REGIMES_DIFFER else None
 
     @property
     def figures(self) -> dict[str, str]:
@@ -366,7 +369,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
 
         return {
             "time/launch": text(self.us_per_launch, format_time),
-            "rate": text(self.rate, lambda _: self._shown_rate),
+            "rate": text(self.rate, lambda rate: f"{rate:.4g} {self.unit}"),
+            "sustained": text(self._sustained_rate, "{:.4g}".format),
             "limit": text(self.share_of_limit, format_share),
             "change": text(self.change, format_change),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -132,10 +133,11 @@ def _annotation(report: pytest.TestReport, config: pytest.Config) -> str:
 def _print(terminalreporter: Any, document: Document) -> None:
     """Print a document as a section of the terminal summary; nothing if it is empty."""
     from pytest_cutile.reports.document import Tone
-    from pytest_cutile.reports.text import render_lines
+    from pytest_cutile.reports.text import WIDTH, render_lines
 
     colours = {Tone.GOOD: "green", Tone.BAD: "red", Tone.WARNING: "yellow"}
-    lines = render_lines(document.blocks)
+    width = shutil.get_terminal_size().columns if terminalreporter.isatty else WIDTH
+    lines = render_lines(document.blocks, width=width)
     if lines:
         terminalreporter.section(document.title)
     for line in lines:

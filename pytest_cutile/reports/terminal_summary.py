@@ -34,15 +34,17 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     if not results:
         return Document("cuTile kernels", [])
     cases = cases_of(results)
+    platforms = {case.platform for case in cases}
+    alone = platforms.pop() if len(platforms) == 1 else ""
     static = [result for result in results if isinstance(result, StaticResult)]
     clipped = Overflow.KEEP if verbose else Overflow.CLIP
     blocks: list[Block] = []
     if verbose or any(text for case in cases for text in case.figures.values()):
-        blocks.append(_table(cases, verbose=verbose))
+        blocks.append(_table(cases, alone, verbose=verbose))
     else:
         blocks.append(_overview(cases, run.seconds))
         failed = [case for case in cases if case.tone is Tone.BAD or any(map(run.has_failed, case.results))]
-        blocks += [_table(failed, verbose=True)] if failed else []
+        blocks += [_table(failed, alone, verbose=True)] if failed else []
     blocks += _notes([interpreted_line(results)])
     blocks += _notes(_correctness_notes(results, verbose=verbose), overflow=clipped)
     blocks += _notes(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
@@ -63,7 +65,7 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
         first, *more = note.splitlines()
         blocks += _notes([first + (f" ({count} cases)" if count > 1 else ""), *more])
     blocks += _notes(run.remarks, Tone.WARNING)
-    return Document("cuTile kernels", blocks)
+    return Document(f"cuTile kernels for {alone}" if alone else "cuTile kernels", blocks)
 
 
 def _notes(
@@ -72,16 +74,20 @@ def _notes(
     return [Paragraph(text, tone=tone, overflow=overflow) for text in texts if text]
 
 
-def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
-    """Return a row for each case; without `verbose` one row for what passed of a kernel without figures."""
+def _table(cases: Sequence[CaseRow], alone: str, *, verbose: bool) -> Table:
+    """Return a row for each case; without `verbose` one row for what passed of a kernel without figures.
+
+    The only platform, `alone`, is in the title.
+    """
     columns, figures = figure_cells(cases)
     rows: list[Row] = []
     quiet: Counter[tuple[str, str, str, Tone]] = Counter()
     for case, own in zip(cases, figures, strict=True):
+        platform = "" if case.platform == alone else case.platform
         if verbose or case.tone is Tone.BAD or any(own):
-            rows.append(Row((case.kernel, case.name, *own, case.platform, case.verdict), case.tone))
+            rows.append(Row((case.kernel, case.name, *own, platform, case.verdict), case.tone))
         else:
-            quiet[case.kernel, case.verdict, case.platform, case.tone] += 1
+            quiet[case.kernel, case.verdict, platform, case.tone] += 1
     archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
     for (kernel, verdict, arch, tone), count in quiet.items():
         archs[kernel, verdict, count, tone].append(arch)

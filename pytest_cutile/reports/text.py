@@ -1,4 +1,4 @@
-"""Render documents as plain text for a terminal or a log, at most 100 columns wide."""
+"""Render documents as plain text for a terminal, or for a log of 100 columns."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_right_kernel_passes(no_gpu):
     result.stdout.fnmatch_lines(
         [
             "*correct*PASSED (on the CPU, interpreted)*",
-            "add *n1000 *sm_121 *correct (cpu), not-measured",
+            "add *n1000 *correct (cpu), not-measured",
             "correct was checked by interpretation on the CPU: 1 case",
             "not measured: 1 speed: no GPU: *",
         ]

@@ -49,9 +49,22 @@ def test_nothing_gated_prints_nothing():
 
 def test_a_measured_case_has_a_row_with_every_figure():
     header, _, row = lines_of(result())
-    assert header.split() == ["kernel", "case", "time/launch", "rate", "limit", "change", "arch", "verdict"]
-    for figure in ("softmax", "bf16-4096x8192", "sm_90", "38.8 us", "3459 GB/s", "72 %", "+0.3 %", "pass"):
+    assert header.split() == ["kernel", "case", "time/launch", "rate", "limit", "change", "verdict"]
+    for figure in ("softmax", "bf16-4096x8192", "38.8 us", "3459 GB/s", "72 %", "+0.3 %", "pass"):
         assert figure in row
+
+
+def test_the_only_architecture_is_in_the_title_and_several_are_in_the_table():
+    assert terminal_summary(RunOutcome(results=(result(),))).title == "cuTile kernels for sm_90"
+    both = (result(), result(arch="sm_121"))
+    assert terminal_summary(RunOutcome(results=both)).title == "cuTile kernels"
+    assert [line.split()[-2] for line in lines_of(*both)] == ["arch", "------", "sm_121", "sm_90"]
+
+
+def test_a_sustained_rate_that_differs_has_a_column():
+    header, _, row = lines_of(result(us_per_launch=40.0, sustained_us_per_launch=50.0))
+    assert header.split()[3:5] == ["rate", "sustained"]
+    assert row.split()[4:7] == ["3459", "GB/s", "2767"]
 
 
 def test_what_raised_or_did_not_compile_was_not_checked_by_interpretation():
@@ -133,7 +146,7 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
     lines = [line.text for line in render_lines(terminal_summary(run).blocks) if line.text]
     assert lines[0].split() == ["kernel", "cases", "right", "compiles", "changed", "time"]
     assert lines[2].split() == ["softmax", "2", "1", "of", "2", "2", "1", "worse", "3.2", "s"]
-    assert lines[5].split() == ["softmax", "b", "sm_90", "wrong", "result", "(nan", "inputs)"]
+    assert lines[5].split() == ["softmax", "b", "wrong", "result", "(nan", "inputs)"]
     assert len(lines) == 6
 
 
@@ -176,6 +189,6 @@ def test_a_result_type_of_a_new_gate_brings_its_own_column():
     names = {name: getattr(measured, name) for name in ("key", "kernel", "case", "arch")}
     header, _, row = lines_of(EnergyResult(**names, verdict=Verdict.PASS, joules=0.25), measured)
     figures = ["time/launch", "rate", "limit", "change", "energy"]
-    assert header.split() == ["kernel", "case", *figures, "arch", "verdict"]
+    assert header.split() == ["kernel", "case", *figures, "verdict"]
     assert "0.25 J" in row
     assert row.endswith("pass")
