@@ -29,16 +29,16 @@ class Registration(NamedTuple):
 REGISTRY = (
     Registration("compile", "compiles a kernel for an architecture", f"{__name__}.compile:CompileGate"),
     Registration(
-        "static",
-        "compares what a kernel was compiled to with its baseline",
-        f"{__name__}.static:StaticGate",
-        needs=("compiler", "tools"),
-    ),
-    Registration(
         "correct",
         "compares a kernel with its reference",
         f"{__name__}.correct:CorrectGate",
         without_gpu="kernels are interpreted on the CPU",
+    ),
+    Registration(
+        "static",
+        "compares what a kernel was compiled to with its baseline",
+        f"{__name__}.static:StaticGate",
+        needs=("compiler", "tools"),
     ),
     Registration(
         "speed",
@@ -47,7 +47,7 @@ REGISTRY = (
         needs=("GPU", "compiler", "lock"),
     ),
 )
-"""All gates, in the order in which a case meets them."""
+"""All gates, in the order in which a case meets them: of a wrong kernel, neither code nor speed is judged."""
 
 
 Gates: TypeAlias = "Mapping[str, Gate]"

@@ -16,6 +16,7 @@ from pytest_cutile.compiler.trace.launches import launcher_begins
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
+from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
@@ -25,6 +26,19 @@ from pytest_cutile.settings import Settings
 from pytest_cutile.spec import Case, CheckOptions, KernelSpec, ModelSpec
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.verdicts import Reason
+
+_WRONG = {
+    Reason.WRONG_RESULT: "the result is wrong, so its {} means nothing",
+    Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
+}
+
+
+def skip_if_wrong(session: Session, check_key: str, judged: str) -> None:
+    """Raise GateSkipped if this process has found a case wrong: what is to be `judged` means nothing."""
+    wrong = session.checked.get(check_key)
+    if wrong is not None:
+        raise GateSkipped(wrong, _WRONG[wrong].format(judged))
 
 
 def is_compiled(task: Task) -> bool:

@@ -8,16 +8,17 @@ when all other cases have been measured.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, n_runs
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.declared import compile_case, is_compiled
+from pytest_cutile.gates.declared import compile_case, is_compiled, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_case import declared_speed_case
 from pytest_cutile.gates.speed_comparison import find_comparison
@@ -39,13 +40,9 @@ from pytest_cutile.verdicts import Judgement, Reason, strict_failure
 
 SENTINELS = 3
 """Unchanged cases of a run that are timed all the same, to say how this GPU does today."""
-_NO_SPEED = {
-    Reason.WRONG_RESULT: "the result is wrong, so its speed means nothing",
-    Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
-}
 _OTHER_RESULT = (
-    "the baseline kernel computes something else now than today's, on the inputs that are timed: a tenth of "
-    "its numbers is off by more than a tenth"
+    "more than 10 % of the baseline kernel's outputs differ by more than 10 % from today's, on the inputs "
+    "that are timed"
 )
 
 
@@ -101,7 +98,9 @@ def _outcome(
 ) -> SpeedOutcome:
     try:
         with user_code():
-            case = case if work is None else replace(case, work=work())
+            if work is not None:
+                with _recording_what_raises(session, case):
+                    case = replace(case, work=work())
             _skip_unless_measurable(session, case)
             if session.requested is not None:
                 return _measure_for_another(session, case, session.requested)
@@ -128,23 +127,30 @@ def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sent
     ):
         if not is_sentinel or settings.update_baselines:
             return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
-        measured: Callable[[], SpeedOutcome] = functools.partial(_time_sentinel, session, case, comparison)
+        measure_it: Callable[[], SpeedOutcome] = functools.partial(_time_sentinel, session, case, comparison)
     else:
-        measured = functools.partial(_screen, session, suite, case, comparison, judgement)
+        measure_it = functools.partial(_screen, session, suite, case, comparison, judgement)
     if case.check_key not in session.checked:
         case.check()
     try:
-        with user_code():
-            outcome = measured()
+        with user_code(), _recording_what_raises(session, case):
+            outcome = measure_it()
     except MeasurementFailed as error:
         outcome = _failed(error)
-    except GateSkipped:
+    return _report(session, case, outcome)
+
+
+@contextlib.contextmanager
+def _recording_what_raises(session: Session, case: SpeedCase) -> Iterator[None]:
+    """Record that the user's own code raised, where it did."""
+    try:
+        yield
+    except (GateSkipped, MeasurementFailed):
         raise
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.results.append(speed_result(case, reason=Reason.RAISED, detail=detail))
         raise
-    return _report(session, case, outcome)
 
 
 def _report(session: Session, case: SpeedCase, outcome: SpeedOutcome) -> SpeedOutcome:
@@ -172,9 +178,7 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
     if case.interpreted and session.gpu.device is not None and session.gpu.device.arch == case.arch:
         raise GateSkipped(Reason.NO_GPU, "the test is interpreted on the CPU, so nothing can be timed in it")
     session.gpu.usable_device(case.arch)
-    wrong = session.checked.get(case.check_key)
-    if wrong is not None:
-        raise GateSkipped(wrong, _NO_SPEED[wrong])
+    skip_if_wrong(session, case.check_key, "speed")
 
 
 def _measure_for_another(session: Session, case: SpeedCase, requested: RequestedCases) -> SpeedOutcome:

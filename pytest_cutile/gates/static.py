@@ -17,7 +17,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
-from pytest_cutile.gates.declared import compiled_case
+from pytest_cutile.gates.declared import compiled_case, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
@@ -54,6 +54,11 @@ class StaticGate(CompilingGate):
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for."""
         case = compiled_case(self.session, task)
+        try:
+            skip_if_wrong(self.session, task.key, "compiled code")
+        except GateSkipped as skipped:
+            self.append(case, skipped.reason, skipped.detail)
+            raise
         current = self._current(case)
         facts = msgspec.to_builtins(current) if self.session.settings.keeps_facts else None
         try:

@@ -150,7 +150,9 @@ class KernelModule(pytest.Module):
             return super().repr_failure(excinfo)
         from pytest_cutile.pytest_parts.failure import Place, failure_repr
 
-        return failure_repr(text, [Place(file, line, "in a declaration")], self.config.invocation_params.dir)
+        return failure_repr(
+            text, [Place(file, line, "in a module of kernels")], self.config.invocation_params.dir
+        )
 
     def _import(self) -> ModuleType:
         try:

@@ -55,9 +55,9 @@ def judge(case: PendingCase) -> Judgement:
 def _without_common_regime(key: str, measurement: Measurement) -> Judgement:
     measured = " and ".join(measurement.regimes)
     detail = (
-        f"{key} was measured {measured}, and its baseline was not: a launch of more than 5 ms has no burst, "
-        "and power limits some kernels only. See whether it is another case now, and record it again with "
-        "--reason TEXT"
+        f"{key} and its baseline have no regime in common (now: {measured}): a launch of more than 5 ms has "
+        "no burst, and power limits some kernels only. If the case was changed on purpose, record it again "
+        "with --reason TEXT"
     )
     return Judgement(reason=Reason.UNANCHORED, detail=detail)
 

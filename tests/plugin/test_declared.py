@@ -194,7 +194,7 @@ def test_a_bad_declaration_is_one_clear_error_of_collection(project, old, new, m
     project.run("-k", "other").assert_outcomes(errors=1)  # nothing deselects it
     result = project.run("--continue-on-collection-errors")
     result.assert_outcomes(errors=1, passed=2)
-    result.stdout.fnmatch_lines([message, f"mykernels/scale.py:{line}: in a declaration"])
+    result.stdout.fnmatch_lines([message, f"mykernels/scale.py:{line}: in a module of kernels"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*pluggy*.py*")
 
@@ -371,5 +371,5 @@ def test_params_that_fit_no_function_are_a_bad_declaration_at_the_line_of_the_ca
         if '"m": 8' in line
     )
     assert re.search(r"case 'n8': its params do not fit inputs: missing a required .*argument: 'n'", text)
-    assert f"mykernels/scale.py:{line}: in a declaration" in text
+    assert f"mykernels/scale.py:{line}: in a module of kernels" in text
     assert "seed" not in text

@@ -297,7 +297,7 @@ def test_a_baseline_kernel_that_computes_something_else_now_is_no_evidence(proje
     result.assert_outcomes(passed=2)
     said = unwrapped(result)
     assert "inconclusive: scale[n8]: stored times show +3.5 %" in said
-    assert "the baseline kernel computes something else now than today's" in said
+    assert "more than 10 % of the baseline kernel's outputs differ" in said
 
 
 def test_outside_of_git_stored_times_decide_and_the_message_says_so(project):
@@ -524,3 +524,13 @@ def test_a_module_that_cannot_be_asked_for_anything_does_not_matter(paired):
     result = paired.run()
     result.assert_outcomes(passed=1, failed=1)
     assert "the baseline kernel, interleaved with it in this run, is faster" in unwrapped(result)
+
+
+def test_what_work_raises_is_a_result_with_a_reason(project):
+    project.edit(
+        "work=lambda n: pytest_cutile.Work(bytes=1e8)", "work=lambda n: pytest_cutile.Work(bytes=1e8 / 0)"
+    )
+    result = project.run("--kernel-json=run.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["scale *n8 *speed: raised"])
+    assert '"raised"' in (project.path / "run.json").read_text()

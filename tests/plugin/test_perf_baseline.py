@@ -103,14 +103,15 @@ def test_a_usage_error_leaves_no_trace_in_the_environment(project, monkeypatch):
     assert RUN_VARIABLE not in os.environ
 
 
+@pytest.mark.parametrize("key", ["cutile_perf_margn", "cutile-perf-margin"])
 @pytest.mark.parametrize("where", ["option", "file"])
-def test_an_ini_key_that_was_mistyped_is_a_usage_error(project, where):
+def test_an_ini_key_that_was_mistyped_is_a_usage_error(project, where, key):
     if where == "file":
         ini = project.path / "tox.ini"
-        ini.write_text(ini.read_text() + "\ncutile_perf_margn = 0.05\n")
-    result = project.run(*(("-o", "cutile_perf_margn=0.05") if where == "option" else ()))
+        ini.write_text(ini.read_text() + f"\n{key} = 0.05\n")
+    result = project.run(*(("-o", f"{key}=0.05") if where == "option" else ()))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    said = "*the ini key 'cutile_perf_margn' is unknown: did you mean 'cutile_perf_margin'?*"
+    said = f"*the ini key '{key}' is unknown: did you mean 'cutile_perf_margin'?*"
     result.stderr.fnmatch_lines([said])
 
 

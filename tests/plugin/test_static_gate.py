@@ -35,6 +35,18 @@ def test_a_tile_so_large_that_it_spills(static):
     )
 
 
+def test_code_of_a_kernel_that_is_wrong_is_neither_compared_nor_recorded(static):
+    static.record()
+    before = static.baseline.read_text()
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    result = static.run("--update-baselines", "-rs", gates="cutile_correct or cutile_static")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*(wrong-result): the result is wrong, so its compiled code means nothing*"])
+    assert static.baseline.read_text() == before
+    static.run("--update-baselines").assert_outcomes(passed=1)  # nobody has asked whether it is right
+    assert static.baseline.read_text() != before
+
+
 def test_an_accumulator_that_leaves_the_tensor_cores(static):
     static.record()
     static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))

@@ -137,7 +137,7 @@ def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
     options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md", "--junitxml=junit.xml")
     result = run_forked(project.pytester, "-m", "cutile_correct or cutile_speed", *options)
     result.assert_outcomes(passed=1, failed=1)
-    row = "scale *n8 *sm_90 *correct, not-measured"
+    row = "scale *n8 *correct, not-measured"
     result.stdout.fnmatch_lines([row, f"not measured: 1 speed: {why}"])
     summary = (project.path / "summary.md").read_text()
     assert "1 of 1 cases failed" in summary

@@ -40,7 +40,7 @@ def test_no_regime_in_common_with_the_baseline_decides_nothing():
     sustained = replace(unpaired(), stored={Regime.SUSTAINED: unpaired().stored[Regime.SUSTAINED]})
     judgement = judged(sustained, measured(0.0))
     assert judgement.reason is Reason.UNANCHORED
-    assert "measured burst, and its baseline was not" in judgement.detail
+    assert "have no regime in common (now: burst)" in judgement.detail
 
 
 def test_a_suspect_is_shown_with_its_change():

@@ -150,7 +150,7 @@ def find_noise(output: WrongOutput) -> list[str]:
     bits = math.floor(math.log2(0.4 / share))
     coarse = "bfloat16 (8 significant bits)" if bits <= _BFLOAT16_BITS else "float16 or tfloat32 (11)"
     typical = f"typically {100 * share:.2g} % of a value"
-    return [f"errors like noise, {typical}: as coarse as sums that are kept in {coarse}"]
+    return [f"errors like noise, {typical}: is a sum kept, or a value rounded, in {coarse}?"]
 
 
 def find_layout(output: WrongOutput, places: Sequence[WrongIndices]) -> list[str]:

@@ -165,7 +165,7 @@ class IndexedTiles:
                 _spread(self.view.array.shape[self.view.type.axes[at]], within.dim() - 1) > 0
             )
             bad = ~within.any(dim=at + 1, keepdim=True) & some
-            what = "which cuTile leaves undefined"
+            what = "cuTile leaves that undefined"
         if not machine.memory.check_tiles or not bad.any():
             return
         block = first_block(self.frame, bad)
@@ -175,11 +175,11 @@ class IndexedTiles:
             int(of_block(length, row)) if isinstance(length, torch.Tensor) else length
             for length in self.view.array.shape
         ]
-        extent = "wholly outside of" if what.startswith("which") else "partly outside of"
+        extent = "partly" if at < len(denied) and denied[at] else "wholly"
         raise KernelFault(
             "out-of-bounds",
-            f"{verb} tile {index}, of shape {list(self.view.type.tile_shape)}, which is {extent} "
-            f"{self._name(machine)}, which is {shape}, along axis {self.view.type.axes[at]}: {what}",
+            f"{verb} tile {index} of shape {list(self.view.type.tile_shape)}, {extent} outside of "
+            f"{self._name(machine)} {shape} along axis {self.view.type.axes[at]}: {what}",
             block=block,
         )
 

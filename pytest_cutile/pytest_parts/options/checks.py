@@ -81,7 +81,7 @@ OPTIONS = (
         name="--search-seed",
         metavar="N",
         type=int,
-        help="With --search: another number tries other examples, the same one the same (default 0).",
+        help="Seed of --search (default 0): the same seed tries the same examples.",
         read=read_with_another,
     ),
     Option(

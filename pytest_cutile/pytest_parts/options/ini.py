@@ -103,14 +103,14 @@ def _value(config: pytest.Config, key: IniKey) -> Any:
     try:
         return config.getini(key.name)
     except (TypeError, ValueError, pytest.UsageError) as error:  # which of them depends on pytest
-        raise pytest.UsageError(f"{key.name}: expected another value: {error}") from None
+        raise pytest.UsageError(f"{key.name}: expected a number: {error}") from None
 
 
 def _refuse_unknown_keys(config: pytest.Config) -> None:
-    """Refuse unknown keys that begin with "cutile_": a margin that was mistyped would not hold."""
+    """Refuse unknown keys that begin with "cutile": a margin that was mistyped would not hold."""
     given = config._inicfg if hasattr(config, "_inicfg") else config.inicfg  # noqa: SLF001 - deprecated in 9
     for name in given:
-        if not name.startswith("cutile_"):
+        if not name.startswith(("cutile_", "cutile-")):
             continue
         names = [key.name for key in INI_KEYS]
         if name not in names:

@@ -86,8 +86,8 @@ _OF_INTERPRETER = (
     Option(
         name="--interpret-padding",
         choices=("poison", "zero"),
-        help="What padding is that no padding_mode chooses, where a load sticks out of its array: a result "
-        "that depends on it is a fault (poison, the default), or it is zero, as on many GPUs.",
+        help="Padding of loads that have no padding_mode: a result that depends on it fails (poison, the "
+        "default), or it is zero, as on many GPUs (zero).",
         read=read_with_another,
         repeat=Repeat.IF_INTERPRETED,
     ),

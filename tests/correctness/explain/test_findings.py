@@ -268,9 +268,7 @@ def test_coarse_intermediate_results_are_told_by_their_bits():
             rounded, tensor(64, 512), tensor(512, 80, seed=2), reference=lambda a, b: a @ b, reduction=512
         )
     )
-    noise = (
-        r"errors like noise, typically 0\.\d+ % of a value: as coarse as sums that are kept in bfloat16 \(8 "
-    )
+    noise = r"errors like noise, typically 0\.\d+ % of a value: is a sum kept, or a value rounded, in bfl"
     assert re.search(noise, text)
 
 
