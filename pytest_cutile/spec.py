@@ -426,15 +426,18 @@ class KernelSpec:
         """Return all options of the check of `case`; `defaults` are those that `check` may override.
 
         Raises:
-            SpecError: `check` has what is no option, is unknown, or is a field of the spec.
-            ValueError: a value out of its range.
+            SpecError: `check` has what is no option, is unknown, or is a field of the spec, or a value that
+                the option does not take.
         """
         own = {
             "reduction": self.reduction_of(case),
             "independent": self.independent_of(case),
             "grad": self.grad,
         }
-        return CheckOptions(**{**defaults, **self.check_of(case), **own})
+        try:
+            return CheckOptions(**{**defaults, **self.check_of(case), **own})
+        except (TypeError, ValueError) as error:
+            raise self._error(f"case {case.name!r}: {error}", case.place) from None
 
     def _named_options(self, options: Any) -> Mapping[str, Any]:
         if isinstance(options, CheckOptions):

@@ -115,7 +115,7 @@ def run_check(
 
     outputs = launcher.launch()
     call = _reference_call(reference, launcher, options, terms, outputs)
-    own_name = "" if _is_plain(function_name(reference)) else f" {function_name(reference)}"
+    own_name = _own_name(reference)
     check = _Check(
         title=f"{launcher.name} differs from its reference{own_name}",
         launcher=launcher,
@@ -155,9 +155,10 @@ def run_check(
     )
 
 
-def _is_plain(name: str) -> bool:
-    """Say whether the name of a reference says no more than that it is one."""
-    return name == "reference" or name.endswith("<lambda>")
+def _own_name(reference: Callable[..., Any]) -> str:
+    """Return a space and the name of a reference; "" if that says no more than that it is one."""
+    name = function_name(reference)
+    return "" if name == "reference" or name.endswith("<lambda>") else f" {name}"
 
 
 def _reference_call(
@@ -183,7 +184,7 @@ def _reference_call(
     args, kwargs = launcher.split(launcher.inputs.before)
     return ReferenceCall(
         reference=returning,
-        name=f"the reference {function_name(reference)} of {launcher.name}",
+        name=f"the reference{_own_name(reference)} of {launcher.name}",
         args=args,
         kwargs=kwargs,
         sliced=sliced,

@@ -21,6 +21,7 @@ from pytest_cutile.results import ErrorMap
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed
 from pytest_cutile.session import Session
+from pytest_cutile.spec import SpecError
 from pytest_cutile.verdicts import Reason
 
 _SAID_WITHOUT_TRACEBACK = (
@@ -32,6 +33,7 @@ _SAID_WITHOUT_TRACEBACK = (
     NothingLaunched,
     ReferenceFailed,
     RevisionError,
+    SpecError,
     UncheckableOutput,
 )
 

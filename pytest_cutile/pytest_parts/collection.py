@@ -86,8 +86,9 @@ def locate(name: str, rootpath: Path) -> KernelLocation:
         return KernelLocation(name, Path(next(iter(spec.submodule_search_locations))).resolve())
     if spec is not None and spec.origin:
         return KernelLocation(name, Path(spec.origin).resolve())
+    hint = f"write {name[:-3].replace('/', '.')}; " if name.endswith(".py") else ""
     raise pytest.UsageError(
-        f"ini option cutile_kernels: no module or package {name!r}; "
+        f"ini option cutile_kernels: no module or package {name!r}; {hint}"
         f"it is looked for on sys.path and in {rootpath}"
     )
 

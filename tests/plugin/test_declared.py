@@ -373,3 +373,13 @@ def test_params_that_fit_no_function_are_a_bad_declaration_at_the_line_of_the_ca
     assert re.search(r"case 'n8': its params do not fit inputs: missing a required .*argument: 'n'", text)
     assert f"mykernels/scale.py:{line}: in a module of kernels" in text
     assert "seed" not in text
+
+
+def test_a_value_that_an_option_does_not_take_is_one_sentence_at_the_case(project):
+    project.edit("work=lambda n:", "reduction=lambda n: n / 2, work=lambda n:")
+    result = project.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E   KernelSpec 'scale': case 'n8': reduction is the length of a sum, an int*; got 4.0"]
+    )
+    result.stdout.no_fnmatch_line("*pytest_cutile/*.py*")

@@ -80,7 +80,7 @@ def find_direction(output: WrongOutput) -> list[str]:
     target = format_of(output.out.dtype)
     resolution = target.unit_roundoff if target else 0.0
     toward = float((got.abs() < y.abs()).double().mean())
-    if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
+    if toward > _NEARLY_ALL and low > 1.0 - 2.0 * resolution:  # by less than one unit in the last place
         return ["all errors are toward zero (truncation instead of rounding?)"]
     # Rounding alone spreads the ratios of one factor by that much.
     spread = high - low - 2 * resolution

@@ -107,6 +107,10 @@ def test_a_bug_is_named(bug, said):
     assert said in message_of(bug, tensor(2, 4, 41, 64))
 
 
+def test_errors_of_two_units_in_the_last_place_are_no_truncation():
+    assert "toward zero" not in message_of(lambda x: x * 0.999, tensor(2, 4, 41, 64))
+
+
 @pytest.mark.parametrize(
     ("bug", "said"),
     [
