@@ -278,7 +278,7 @@ def run_gate(
 
     suite.settle(measure_again)
     for case in pending:
-        judgements[case.case.key] = case.decided.judgement
+        judgements[case.case.key] = case.so_far.judgement
     return Outcome(judgements=[*judgements.values()], suspects=len(pending), processes=processes)
 
 

@@ -10,7 +10,7 @@ from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.declared import compiled_case
+from pytest_cutile.gates.declared import compile_case_of
 from pytest_cutile.results import CompileResult, Result
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, ModelSpec
@@ -79,11 +79,11 @@ class CompileGate(CompilingGate):
     result_type = CompileResult
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
+        self.session.compilations.start(compile_case_of(self.session, task) for task in tasks)
 
     def run(self, task: Task, test: RunningTest) -> None:
         del test
-        case = compiled_case(self.session, task)
+        case = compile_case_of(self.session, task)
         try:
             self.session.compilations.result(case)
         except Exception as error:

@@ -15,7 +15,7 @@ from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.declared import check_inputs, compiled_case, is_compiled
+from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
@@ -101,7 +101,7 @@ def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) ->
     """Raise GateSkipped if the gate `compile` of this run fails, too: one failure reports it."""
     if not is_compiled(task):
         return
-    case = compiled_case(session, task)
+    case = compile_case_of(session, task)
     if ("compile", *case.key) not in session.selected:
         return
     try:

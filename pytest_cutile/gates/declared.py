@@ -46,7 +46,7 @@ def is_compiled(task: Task) -> bool:
     return not isinstance(task.spec, ModelSpec)
 
 
-def compiled_case(session: Session, task: Task) -> CompileCase:
+def compile_case_of(session: Session, task: Task) -> CompileCase:
     """Return what is compiled for a task: its launcher, with inputs that have no data."""
     compiled, revision = compile_case(task.spec, task.case, task.arch), session.settings.baseline_revision
     if revision is None:

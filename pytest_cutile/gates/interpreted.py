@@ -160,11 +160,11 @@ class Interpreting:
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
         """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
-        turns = _Turns(self._run, self._launch, self._session.launched_again)
+        launching = _RepeatedLaunch(self._run, self._launch, self._session.launched_again)
         try:
-            return check_with(turns)
+            return check_with(launching)
         except KernelMismatch as mismatch:
-            raise self._explained(mismatch, prefix, turns, check_with) from None
+            raise self._explained(mismatch, prefix, launching, check_with) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except NoSuchBlock as error:
@@ -172,7 +172,7 @@ class Interpreting:
         except NotInterpreted as fault:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
-            if turns.reversed and turns.failed == _REVERSED and self._is_right_forward(check_with):
+            if launching.reversed and launching.failed == _REVERSED and self._is_right_forward(check_with):
                 prefix = f"{_LAST_FIRST}: "
             fault.message = f"{prefix}{fault.message}"
             if isinstance(fault, UnwrittenOutput):
@@ -180,17 +180,19 @@ class Interpreting:
             raise
 
     def _explained(
-        self, mismatch: KernelMismatch, prefix: str, turns: _Turns, check_with: CheckWith
+        self, mismatch: KernelMismatch, prefix: str, launching: _RepeatedLaunch, check_with: CheckWith
     ) -> KernelMismatch:
         """Return a mismatch that says where its worst element comes from, and whether order matters."""
         tensor, index = mismatch.changed, None
         if mismatch.output is not None:
             tensor, index = mismatch.output, mismatch.index
-        text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
+        text, wrong = f"{prefix}{mismatch}", launching.find(tensor, index)
         if wrong is not None:
-            text = add_origin(text, self._run, check_with, _Turns(self._run, Interpreted(), set()), wrong)
+            text = add_origin(
+                text, self._run, check_with, _RepeatedLaunch(self._run, Interpreted(), set()), wrong
+            )
         in_order = wrong is not None and wrong.launch != _REVERSED
-        if turns.reversed and not in_order and self._is_right_forward(check_with):
+        if launching.reversed and not in_order and self._is_right_forward(check_with):
             text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             mismatch.clarity = WHICH_LAUNCH
         return mismatch.told_as(text)
@@ -244,7 +246,7 @@ class Interpreting:
         run.forget()
 
 
-class _Turns(Launching):
+class _RepeatedLaunch(Launching):
     """Calls launchers for a check: the second time with the last block first."""
 
     is_interpreted = True

@@ -132,6 +132,14 @@ def _with_baseline_kernel(
 ) -> Paired | SameCode:
     """Return the comparison with the kernel of the anchor.
 
+    Whether the code at its commit is what was recorded (`is_recorded_code`), by the first that is known:
+
+    1. In the environment of the anchor: has it the anchor's fingerprint?
+    2. Was it recorded at that commit, without changes? Then it is.
+    3. Has it the anchor's digest of the source? (The commit is then one that added the record.)
+
+    Where a file of today would take part in it, only the first tells.
+
     Raises:
         RevisionError: it cannot be had, or the commit has other code than was recorded.
     """

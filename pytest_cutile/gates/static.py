@@ -17,7 +17,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
-from pytest_cutile.gates.declared import compiled_case, skip_if_wrong
+from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
@@ -47,13 +47,13 @@ class StaticGate(CompilingGate):
     result_type = StaticResult
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        cases = [compiled_case(self.session, task) for task in tasks]
+        cases = [compile_case_of(self.session, task) for task in tasks]
         self.session.compilations.start(cases)
         inspections(self.session, [case for case in cases if self.session.compilations.is_traced(case)])
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for."""
-        case = compiled_case(self.session, task)
+        case = compile_case_of(self.session, task)
         try:
             skip_if_wrong(self.session, task.key, "compiled code")
         except GateSkipped as skipped:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.gates.base import Task
-from pytest_cutile.gates.declared import compiled_case, is_compiled
+from pytest_cutile.gates.declared import compile_case_of, is_compiled
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import shared_kernels
 from pytest_cutile.session import Session
@@ -24,7 +24,7 @@ def unchanged(session: Session, tasks: Mapping[str, Task], *, start_at: float = 
         RevisionError: a module of the revision to compare with cannot be imported.
     """
     cases = {
-        key: compiled_case(session, task)
+        key: compile_case_of(session, task)
         for key, task in tasks.items()
         if task.case.runs_on(task.arch) and is_compiled(task)
     }

@@ -140,7 +140,7 @@ class DeferredReports:
     def _conclude(self, deferred: _DeferredTest) -> None:
         item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
-        failures = {case.case.key: case.decided.failure for case in cases if case.decided.failure is not None}
+        failures = {case.case.key: case.so_far.failure for case in cases if case.so_far.failure is not None}
         deciding = deferred.deciding
         if deciding is not None and failures:
             passed = deciding.passed or (deciding.failed and not _failed_itself(deciding))

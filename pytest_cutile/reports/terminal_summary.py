@@ -54,8 +54,8 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     blocks += _notes(
         result.detail
         for result in results
+        if isinstance(result, SpeedResult) and not result.recorded
         if result.verdict is Verdict.IMPROVEMENT or result.reason is Reason.WITHIN_MARGIN
-        if not result.recorded
     )
     tones = {Effect.WORSE: Tone.BAD, Effect.BETTER: Tone.GOOD, Effect.DIFFERENT: Tone.PLAIN}
     for effect, tone in tones.items():

@@ -97,13 +97,13 @@ class PendingCase:
         return ordered[(len(ordered) - 1) // 2]
 
     @property
-    def decided(self) -> SpeedOutcome:
+    def so_far(self) -> SpeedOutcome:
         """The outcome, or what is known if the run ended before there was one."""
         return self.outcome or SpeedOutcome(judgement=self.judgement, measurement=self.screening)
 
     @property
     def result(self) -> SpeedResult:
-        return self.decided.result(self.case)
+        return self.so_far.result(self.case)
 
     def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
         self.judgement = judgement
@@ -111,7 +111,7 @@ class PendingCase:
 
     def add_note(self, text: str) -> None:
         """Say in the outcome what was recorded, or why nothing was."""
-        self.outcome = replace(self.decided, note=f"{self.case.key}: {text}")
+        self.outcome = replace(self.so_far, note=f"{self.case.key}: {text}")
 
     def fail(self, error: MeasurementFailed) -> None:
         detail = str(error).partition("\n")[0]

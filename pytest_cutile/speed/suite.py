@@ -103,10 +103,10 @@ class SpeedSuite:
         if self._session.settings.update_baselines:
             self._record()
         for case in cases:
-            if case.decided.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
+            if case.so_far.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
                 changes = tuple(_compiled_otherwise(case.case, case.comparison))
-                case.outcome = replace(case.decided, code_changes=changes)
-            case.outcome = replace(case.decided, failure=self._failure(case))
+                case.outcome = replace(case.so_far, code_changes=changes)
+            case.outcome = replace(case.so_far, failure=self._failure(case))
         self.pending = [case for case in self.pending if case not in cases]
 
     def _record(self) -> None:
@@ -130,14 +130,14 @@ class SpeedSuite:
         """Fail all pending cases after an unexpected error: none of them may pass."""
         shown = ""
         for case in self.pending:
-            if case.decided.failure is not None:
+            if case.so_far.failure is not None:
                 continue
             detail = f"{case.case.key} could not be decided: {type(error).__name__}: {error}"
             trace = shown or "".join(traceback.format_exception(error))
             shown = f"{self.pending[0].case.key} has the traceback"
-            failure = "\n\n".join(filter(None, (detail, trace, case.decided.note)))
+            failure = "\n\n".join(filter(None, (detail, trace, case.so_far.note)))
             judgement = Judgement(reason=Reason.NOT_TIMED, detail=detail)
-            case.outcome = replace(case.decided, judgement=judgement, failure=failure)
+            case.outcome = replace(case.so_far, judgement=judgement, failure=failure)
         self.pending = []
 
     def give_up(self) -> None:
@@ -146,20 +146,20 @@ class SpeedSuite:
             self.remarks.append(f"{counted(unrecorded, 'case')} not recorded: the run was stopped")
         strict = self._session.settings.strict
         for case in self.pending:
-            judgement = case.decided.judgement
+            judgement = case.so_far.judgement
             failure = strict_failure(case.case.key, judgement, strict=strict)
             if judgement.verdict is Verdict.REGRESSION:
                 failure = (
                     f"{case.case.key} is slower than its baseline; the run was stopped before more was said"
                 )
-            case.outcome = replace(case.decided, failure=case.decided.failure or failure)
+            case.outcome = replace(case.so_far, failure=case.so_far.failure or failure)
         self.pending = []
 
     # -- messages -------------------------------------------------------------------------------------
 
     def _failure(self, case: PendingCase) -> str | None:
         """Return the message that fails the test of a decided case: it is slower, or was not recorded."""
-        outcome = case.decided
+        outcome = case.so_far
         if outcome.failure is not None or case.is_recorded:
             return outcome.failure
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
@@ -177,7 +177,7 @@ class SpeedSuite:
             comparison=comparison,
             baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
             names_gpu=settings.xdist_worker,
-            compiled_otherwise=case.decided.code_changes,
+            compiled_otherwise=case.so_far.code_changes,
         )
 
 

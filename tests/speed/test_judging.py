@@ -70,7 +70,7 @@ def bimodal(current, baseline=(40.0,)):
 def test_a_kernel_that_has_become_bimodal_is_suspect_although_its_mean_is_the_same(measurement, reason):
     assert judged(paired(), measurement).reason is reason
     case, _ = settle(screening=measured(0.05), again=lambda: measurement)
-    assert case.decided.judgement.reason is (Reason.NOISY if reason is Reason.UNCONFIRMED else reason)
+    assert case.so_far.judgement.reason is (Reason.NOISY if reason is Reason.UNCONFIRMED else reason)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_recorded_sustained_times_pass_only_where_power_is_known_not_to_matter(
     suspect = replace(measured(0.06), sustained_skipped=skipped)
     bursts_alone = replace(measured(0.0), sustained_skipped=None)
     case, _ = settle(comparison=comparison, screening=suspect, again=lambda: bursts_alone)
-    assert case.decided.judgement.reason is reason
+    assert case.so_far.judgement.reason is reason
 
 
 def test_a_published_figure_is_compared_by_its_own_margin():

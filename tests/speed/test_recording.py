@@ -44,7 +44,7 @@ def test_a_record_holds_one_run_for_each_fresh_process():
     assert name == recorded.session
     assert (session.commit, session.gpu_uuid, session.environment) == ("a" * 40, "GPU-1", {"driver": "580"})
     assert case.is_recorded
-    assert "k[c]: 3 runs of 99.99 us recorded in baselines/" in case.decided.note
+    assert "k[c]: 3 runs of 99.99 us recorded in baselines/" in case.so_far.note
 
 
 def test_a_record_holds_the_change_against_the_anchor_with_its_interval():
@@ -86,14 +86,14 @@ def test_only_an_improvement_or_a_reason_moves_the_anchor(again, reason, moved):
     case, recorded, _ = record(again, reason=reason)
     assert recorded.moved == moved
     assert recorded.reason == (reason if moved == "accepted" else "")
-    assert case.decided.failure is None
+    assert case.so_far.failure is None
 
 
 def test_a_slower_kernel_is_not_recorded_without_a_reason():
     case, recorded, store = record(lambda: measured(0.1))
     assert recorded is None
     assert store.writes == 0
-    assert "give --reason TEXT to accept it" in case.decided.failure
+    assert "give --reason TEXT to accept it" in case.so_far.failure
 
 
 def test_a_scattering_kernel_is_not_recorded():
@@ -112,13 +112,13 @@ def test_a_scattering_kernel_is_not_recorded():
 def test_doubtful_times_are_not_recorded(again, text):
     case, recorded, _ = record(again)
     assert recorded is None
-    assert text in case.decided.note
+    assert text in case.so_far.note
 
 
 def test_without_a_baseline_kernel_a_reason_is_needed():
     case, recorded, _ = record(measured, comparison=unpaired())
     assert recorded is None
-    assert "there is no baseline kernel to compare it with: abc1234 is not in this clone" in case.decided.note
+    assert "there is no baseline kernel to compare it with: abc1234 is not in this clone" in case.so_far.note
     _, recorded, _ = record(measured, comparison=unpaired(), reason="history was rewritten")
     assert recorded.moved == "accepted"
 
@@ -160,7 +160,7 @@ def test_a_case_whose_test_failed_is_not_recorded():
     case.test_failed = True
     suite.settle(Fresh(**{"k[c]": lambda _: measured()}))
     assert not store.writes
-    assert case.decided.note == "k[c]: not recorded: its test failed"
+    assert case.so_far.note == "k[c]: not recorded: its test failed"
 
 
 def test_a_fingerprint_that_cannot_be_computed_is_left_out():

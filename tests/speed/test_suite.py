@@ -55,14 +55,14 @@ def scattered(*changes):
 )
 def test_fresh_processes_decide_a_suspect(again, reason, processes):
     case, fresh = settle(screening=measured(0.05), again=again)
-    assert case.decided.judgement.reason is reason
+    assert case.so_far.judgement.reason is reason
     assert fresh.processes == processes
 
 
 @pytest.mark.parametrize("sustained", [0.05, 0.0])
 def test_a_suspect_in_one_regime_alone_is_decided_in_that_one(sustained):
     case, fresh = settle(screening=measured(0.0, 0.05), again=lambda: measured(0.0, sustained))
-    assert case.decided.judgement.reason is (Reason.SLOWER if sustained else Reason.WITHIN_MARGIN)
+    assert case.so_far.judgement.reason is (Reason.SLOWER if sustained else Reason.WITHIN_MARGIN)
     assert fresh.requests[0].sustained
     assert fresh.requests[0].revision == "abc1234"
 
@@ -84,13 +84,13 @@ def test_a_suspect_in_both_regimes_is_measured_sustained_when_bursts_have_cleare
     burst, sustained, reason, asked
 ):
     case, fresh = settle(screening=measured(0.05, 0.05), again=lambda: measured(burst, sustained))
-    assert case.decided.judgement.reason is reason
+    assert case.so_far.judgement.reason is reason
     assert [request.sustained for request in fresh.requests] == asked
 
 
 def test_a_kernel_that_power_does_not_limit_in_fresh_processes_is_not_slower_by_it():
     case, _ = settle(screening=measured(0.0, 0.05), again=lambda: measured(0.0))
-    assert case.decided.judgement.reason is Reason.WITHIN_MARGIN
+    assert case.so_far.judgement.reason is Reason.WITHIN_MARGIN
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_suspect_in_both_regimes_that_cannot_be_measured_sustained_says_why(sk
         screening=measured(0.05, 0.05),
         again=lambda: replace(measured(0.0), sustained_skipped=next(reasons)),
     )
-    assert case.decided.judgement.reason is reason
-    assert (skipped.reason in case.decided.judgement.detail) == (reason is Reason.NOISY)
+    assert case.so_far.judgement.reason is reason
+    assert (skipped.reason in case.so_far.judgement.detail) == (reason is Reason.NOISY)
 
 
 def test_a_slow_placement_in_eight_is_no_pass():
@@ -118,7 +118,7 @@ def test_a_slow_placement_in_eight_is_no_pass():
 
     case, _ = settle(screening=again(), again=again)
     assert judge_screening("k[c]", paired(), again()).reason is Reason.UNCONFIRMED
-    assert case.decided.judgement.reason is Reason.NOISY
+    assert case.so_far.judgement.reason is Reason.NOISY
 
 
 def test_what_the_timer_cannot_resolve_is_told():
@@ -133,7 +133,7 @@ def test_the_message_tells_both_regimes():
     case, _ = settle(
         screening=measured(0.0, 0.08), again=lambda: measured(0.0, 0.08), comparison=paired(stored=stored())
     )
-    message = case.decided.failure
+    message = case.so_far.failure
     title = "k[c] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline under sustained load."
     assert message.startswith(title)
     for text in (
@@ -148,8 +148,8 @@ def test_the_message_tells_both_regimes():
 
 def test_a_suspect_that_scatters_says_what_could_have_been_seen():
     case, _ = settle(screening=measured(0.05), again=scattered(0.05, -0.05))
-    assert "12 fresh processes measured" in case.decided.judgement.detail
-    assert "could have been seen for certain" in case.decided.judgement.detail
+    assert "12 fresh processes measured" in case.so_far.judgement.detail
+    assert "could have been seen for certain" in case.so_far.judgement.detail
 
 
 def test_slow_cases_among_many_are_told_apart():
@@ -165,7 +165,7 @@ def test_slow_cases_among_many_are_told_apart():
             **{case.case.key: lambda key: measured(0.03 if key in slow else 0.0, rng=rng) for case in pending}
         )
     )
-    judged = {case.case.key: case.decided for case in pending}
+    judged = {case.case.key: case.so_far for case in pending}
     assert {key for key, one in judged.items() if one.judgement.verdict is Verdict.REGRESSION} == slow
     assert {key for key, one in judged.items() if one.failure} == slow
     assert not suite.pending
@@ -180,10 +180,10 @@ def test_both_kernels_slower_than_stored_is_the_environment_or_the_gpu(changes, 
     case, _ = settle(
         screening=measured(baseline=0.1), again=lambda: measured(baseline=0.1), comparison=comparison
     )
-    judgement = case.decided.judgement
+    judgement = case.so_far.judgement
     assert judgement.reason is reason
     assert judgement.change == pytest.approx(0.1, abs=1e-3)
-    assert bool(case.decided.failure) is (reason is Reason.ENVIRONMENT)
+    assert bool(case.so_far.failure) is (reason is Reason.ENVIRONMENT)
     assert ("driver: 580 -> 590" in judgement.detail) is (reason is Reason.ENVIRONMENT)
 
 
@@ -193,13 +193,13 @@ def test_the_environment_may_act_sustained_alone():
     comparison = paired(stored={**stored(), **quick}, environment_changes=DRIVER)
     case, fresh = settle(screening=slow, again=lambda: slow, comparison=comparison)
     assert fresh.requests[0].sustained
-    assert case.decided.judgement.reason is Reason.ENVIRONMENT
+    assert case.so_far.judgement.reason is Reason.ENVIRONMENT
 
 
 def test_slow_times_that_fresh_processes_do_not_see_pass():
     comparison = paired(stored=stored(), environment_changes=DRIVER)
     case, _ = settle(screening=measured(baseline=0.1), again=measured, comparison=comparison)
-    assert case.decided.judgement.reason is Reason.WITHIN_MARGIN
+    assert case.so_far.judgement.reason is Reason.WITHIN_MARGIN
 
 
 # -- stored times alone -------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_slow_times_that_fresh_processes_do_not_see_pass():
 )
 def test_without_a_baseline_kernel_stored_times_decide_after_one_look(again, reason):
     case, fresh = settle(screening=measured(0.1), again=again, comparison=unpaired())
-    judgement = case.decided.judgement
+    judgement = case.so_far.judgement
     assert judgement.reason is reason
     assert fresh.processes == FIRST
     assert fresh.requests[0].revision == ""
@@ -227,8 +227,8 @@ def test_without_a_baseline_kernel_stored_times_decide_after_one_look(again, rea
 
 def test_a_disturbed_gpu_does_not_excuse_a_pair():
     case, _ = settle(screening=measured(0.1), again=lambda: measured(0.1, problems=("the GPU is busy",)))
-    assert case.decided.judgement.reason is Reason.SLOWER
-    assert "the GPU is busy" in case.decided.failure
+    assert case.so_far.judgement.reason is Reason.SLOWER
+    assert "the GPU is busy" in case.so_far.failure
 
 
 def test_a_published_figure_may_be_missed():
@@ -238,8 +238,8 @@ def test_a_published_figure_may_be_missed():
         again=lambda: measured(0.2),
         comparison=PublishedFigure(rule=RULE, published=figure),
     )
-    assert case.decided.judgement.reason is Reason.BELOW_PUBLISHED
-    assert "a table" in case.decided.failure
+    assert case.so_far.judgement.reason is Reason.BELOW_PUBLISHED
+    assert "a table" in case.so_far.failure
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------
@@ -247,15 +247,15 @@ def test_a_published_figure_may_be_missed():
 
 def test_a_lost_process_fails_its_case():
     case, _ = settle(screening=measured(0.05), again=lambda: None)
-    assert case.decided.judgement.reason is Reason.NOT_TIMED
-    assert "the fresh process that was to measure it again ended before it did" in case.decided.failure
+    assert case.so_far.judgement.reason is Reason.NOT_TIMED
+    assert "the fresh process that was to measure it again ended before it did" in case.so_far.failure
 
 
 def test_a_fresh_process_that_could_not_measure_says_why():
     error = MeasurementFailed(Reason.ABOVE_LIMIT, "k[c]: 9000 GB/s\nCheck that work is counted.")
     case, _ = settle(screening=measured(0.05), again=lambda: error)
-    assert case.decided.judgement == Judgement(reason=Reason.ABOVE_LIMIT, detail="k[c]: 9000 GB/s")
-    assert case.decided.failure == str(error)
+    assert case.so_far.judgement == Judgement(reason=Reason.ABOVE_LIMIT, detail="k[c]: 9000 GB/s")
+    assert case.so_far.failure == str(error)
 
 
 def pending_suite(**settings):
@@ -269,7 +269,7 @@ def test_after_an_unexpected_error_nothing_pending_passes():
     suite = pending_suite()
     [case] = suite.pending
     suite.fail(RuntimeError("no more memory"))
-    assert "RuntimeError: no more memory" in case.decided.failure
+    assert "RuntimeError: no more memory" in case.so_far.failure
     assert not suite.pending
 
 
@@ -278,7 +278,7 @@ def test_a_stopped_run_leaves_suspects_unconfirmed(strict):
     suite = pending_suite(strict=strict)
     [case] = suite.pending
     suite.give_up()
-    outcome = case.decided
+    outcome = case.so_far
     assert outcome.judgement.reason is Reason.UNCONFIRMED
     assert bool(outcome.failure) is strict
 
@@ -296,4 +296,7 @@ def test_a_file_that_cannot_be_written_fails_every_case():
 
     context = make_context(FullStore(), update_baselines=True)
     case, _ = settle(screening=measured(), again=measured, context=context)
-    assert (case.decided.judgement.reason, case.decided.failure) == (Reason.BAD_BASELINE, "no space left")
+    assert (case.so_far.judgement.reason, case.so_far.failure) == (
+        Reason.BAD_BASELINE,
+        "no space left",
+    )
