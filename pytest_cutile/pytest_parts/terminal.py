@@ -73,7 +73,7 @@ class TerminalSummary:
         if reporter is None or reporter.verbosity > 1:
             return
         failures: dict[tuple[str, ...], list[Failure]] = defaultdict(list)
-        for report in _failed(reporter):
+        for report in _failed(reporter, pytest.TestReport):
             results = [result for result in results_of(report) if result.verdict in FAILED]
             cause = results[0].cause if results else (report.nodeid,)
             failures[cause].append(Failure(report, results[0] if results else None))
@@ -95,7 +95,8 @@ class TerminalSummary:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         plugins = terminalreporter.config.pluginmanager
         if os.environ.get("GITHUB_ACTIONS") == "true" and not plugins.hasplugin(_ANNOTATES):
-            for report in _failed(terminalreporter):
+            kinds = pytest.TestReport | pytest.CollectReport
+            for report in _failed(terminalreporter, kinds):
                 terminalreporter.write_line(_annotation(report, terminalreporter.config))
         results, verbose = self._results.all, terminalreporter.verbosity > 0
         if self._settings.kernel_report:
@@ -111,12 +112,12 @@ class TerminalSummary:
         _print(terminalreporter, terminal_summary(self._results.run(), verbose=verbose))
 
 
-def _failed(terminalreporter: Any) -> list[pytest.TestReport]:
+def _failed(terminalreporter: Any, kinds: Any) -> list[Any]:
     reports = [report for word in ("failed", "error") for report in terminalreporter.stats.get(word, ())]
-    return [report for report in reports if isinstance(report, pytest.TestReport)]
+    return [report for report in reports if isinstance(report, kinds)]
 
 
-def _annotation(report: pytest.TestReport, config: pytest.Config) -> str:
+def _annotation(report: Any, config: pytest.Config) -> str:
     """Return the workflow command by which GitHub shows a failure at its line."""
     crash = getattr(report.longrepr, "reprcrash", None)
     file, line, what = report.location

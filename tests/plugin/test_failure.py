@@ -310,3 +310,10 @@ def test_other(checked): ...
     result = project.run("test_setup.py", gates="")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*the same in test_other (-v shows each)"])
+
+
+def test_github_shows_a_bad_declaration_at_its_line(project, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    project.edit('params={"n": 8}', 'params={"m": 8}')
+    project.run().stdout.fnmatch_lines(["::error file=mykernels/scale.py,line=*params do not fit inputs*"])
