@@ -13,6 +13,7 @@ from pytest_cutile.gates import REGISTRY
 from pytest_cutile.pytest_parts.failure import CALLS, show_failure
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
+from pytest_cutile.pytest_parts.options.ini import refuse_unknown_markers
 from pytest_cutile.pytest_parts.reporting import PROPERTY
 from pytest_cutile.pytest_parts.reproduce import arch_of
 from pytest_cutile.pytest_parts.run import RUN, PytestRun, run_of, session_of
@@ -123,6 +124,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection(session: pytest.Session) -> None:
     """Collect declared kernels also when `testpaths` does not name them and the user named no path."""
     config, run = session.config, run_of(session.config)
+    refuse_unknown_markers(config)
     if not run.settings.kernels:
         return
     # Here a mistake in the ini file is one usage error; in a collector it would be a traceback.

@@ -7,6 +7,7 @@ controller reads results and imports no gate.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar
@@ -61,7 +62,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
     clarity: int = 0
-    """How clear a failure's first line makes the cause: of several of one cause, the clearest is shown."""
+    """Rank of a failure's first line: of several failures of one cause, the one with the highest is shown."""
 
     not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
     """Fields that `to_properties` leaves out."""
@@ -74,7 +75,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     @property
     def cause(self) -> tuple[str, ...]:
         """What results of one root cause have in common, of whatever gate: a run tells it once."""
-        return ("raised", self.kernel, self.detail) if self.reason is Reason.RAISED else self._cause
+        if self.reason is Reason.RAISED:
+            return "raised", self.kernel, _without_numbers(self.detail)
+        return self._cause
 
     @property
     def _cause(self) -> tuple[str, ...]:
@@ -235,7 +238,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     @property
     def _cause(self) -> tuple[str, ...]:
         """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
-        return *self.subject, f"{self.reason}", self.detail if self.reason is Reason.COMPILE_ERROR else ""
+        said = _without_numbers(self.detail) if self.reason is Reason.COMPILE_ERROR else ""
+        return *self.subject, f"{self.reason}", said
 
     @property
     def of_case(self) -> tuple[str, str]:
@@ -265,7 +269,7 @@ class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
     @property
     def _cause(self) -> tuple[str, ...]:
         """What the compiler said of the kernel, for whatever case and architecture."""
-        return self.gate, self.kernel, self.detail.replace(self.arch, "")
+        return self.gate, self.kernel, _without_numbers(self.detail)
 
     @property
     def words(self) -> str:
@@ -378,6 +382,11 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     @property
     def outcome(self) -> str:
         return super().outcome or f"{self.reason or ''}"
+
+
+def _without_numbers(message: str) -> str:
+    """Return what messages about cases of other sizes and architectures have in common."""
+    return re.sub(r"\d+", "#", message)
 
 
 def _as_text(value: Any) -> str:

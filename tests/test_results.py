@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from pytest_cutile.results import Result, StaticResult, names_of_test
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.results import CompileResult, CorrectResult, Result, StaticResult, names_of_test
+from pytest_cutile.verdicts import Reason, Verdict
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,21 @@ def test_a_junit_property_is_written_for_each_field_that_says_something():
     )
     names = {"key": "k", "kernel": "k", "case": "c", "arch": "sm_90", "verdict": "pass", "changes": "a; b"}
     assert result.to_properties() == [(f"cutile.static.{name}", text) for name, text in names.items()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (CorrectResult, Reason.RAISED),
+        (CorrectResult, Reason.COMPILE_ERROR),
+        (CompileResult, Reason.RAISED),
+        (CompileResult, Reason.COMPILE_ERROR),
+    ],
+)
+def test_messages_that_differ_in_sizes_have_one_cause(kind, reason):
+    def cause(detail: str) -> tuple[str, ...]:
+        return kind(
+            key="k", kernel="k", case="c", arch="sm_90", verdict=Verdict.FAIL, reason=reason, detail=detail
+        ).cause
+
+    assert cause("got [3, 17] for sm_90") == cause("got [128, 1] for sm_121") != cause("got none")

@@ -255,7 +255,7 @@ class _RepeatedLaunch(Launching):
         self._run = run
         self._launch = launch
         self._known = known
-        """Launchers with what they launched, of which no check has to launch again."""
+        """Launchers with what they launched, whose second launch has been checked."""
         self._first: tuple[Any, ...] = ()
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
         """Outputs and arguments of each call that returned, or nothing of one that did not."""

@@ -238,7 +238,7 @@ def measure_case(
             Reason.SAME_KERNEL,
             f"{case.key}: this process launches one kernel for both the working tree and the baseline: "
             f"{launched.shared}. Is it registered once in a process (torch.library)? Such a kernel cannot be "
-            "measured beside its baseline; give --perf-baseline none",
+            "measured interleaved with its baseline; give --perf-baseline none",
         )
     session.gpu.unseen.update(dict.fromkeys(session.gpu.timer.unseen()))
     return measurement

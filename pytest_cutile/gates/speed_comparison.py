@@ -190,7 +190,7 @@ def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: st
             Reason.SAME_KERNEL,
             f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, although "
             "another one was recorded there. Is it registered once in a process (torch.library, a shared "
-            "library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
+            "library)? It cannot be measured interleaved with its baseline; give --perf-baseline none",
         )
 
 

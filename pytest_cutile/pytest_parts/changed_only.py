@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cutile.pytest_parts.run import PytestRun
+from pytest_cutile.quantities import counted
 
 
 class ChangedOnly:
@@ -54,5 +55,5 @@ class ChangedOnly:
             return []
         revision = run.session.revision_kernels
         baseline = "in the baselines" if revision is None else f"in {revision}"
-        tests = "tests" if run.settings.changed_only else "speed tests"
-        return [f"cutile: {len(left_out)} {tests} of cases left out that compile to the same {baseline}"]
+        tests = counted(len(left_out), "test" if run.settings.changed_only else "speed test")
+        return [f"cutile: {tests} left out, of cases that compile to the same {baseline}"]

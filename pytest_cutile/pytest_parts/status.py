@@ -204,7 +204,7 @@ class StatusLine:
             # A worker that has begun another test has deferred the one before.
             running = sorted(tests, key=tests.__getitem__)[-(self._time_left.processes or len(tests)) :]
             deferred = len(tests) - len(running)
-            parts = [f"{len(running)} tests run"] if len(running) > 1 else []
+            parts = [f"{len(running)} tests running"] if len(running) > 1 else []
             parts += [f"{deferred} to be measured again"] if deferred else []
             which, oldest = "the longest for" if len(running) > 1 else "for", running[0]
             parts += [f"{which} {now - tests[oldest]:.0f} s: {printable(oldest)}{self._time_left}"]

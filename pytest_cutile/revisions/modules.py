@@ -252,7 +252,7 @@ def _no_operator_registered_again() -> Iterator[None]:
         if f"{namespace}::{name}" in custom_ops.OPDEFS:
             raise RevisionError(
                 f"it registers the operator {namespace}::{name} of torch.library, which a process has once: "
-                "such a kernel cannot be measured beside its baseline"
+                "such a kernel cannot be measured interleaved with its baseline"
             )
         original(self, namespace, name, *args, **kwargs)
 

@@ -182,3 +182,10 @@ class TestAConftestWithItsOwnArch:
         plain.makeconftest(f"def pytest_addoption(parser): parser.addoption('--arch', {options})\n")
         plain.makepyfile(test_theirs="def test_theirs(request): assert request.config.getoption('--arch')\n")
         plain.runpytest_inprocess("--arch", value, "test_theirs.py").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("expression", ["cutile_sped", "cutile_sped or cutile_compile"])
+def test_a_marker_that_nobody_has_is_a_usage_error(project, expression):
+    result = project.run("-m", expression, gates="")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*the marker 'cutile_sped' is unknown: did you mean 'cutile_speed'?*"])

@@ -17,7 +17,7 @@ def test_changed_only_leaves_out_what_is_unchanged(static):
     result = static.run("--changed-only", "-rA", gates="")
     result.assert_outcomes(passed=1, failed=1, skipped=2)  # it is wrong: its code and speed are not judged
     result.stdout.fnmatch_lines(
-        ["cutile: 4 tests of cases left out that compile to the same in the baselines"]
+        ["cutile: 4 tests left out, of cases that compile to the same in the baselines"]
     )
     assert "other.py" not in result.stdout.str()
     static.change()

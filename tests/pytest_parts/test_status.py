@@ -217,7 +217,7 @@ def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
         status.pytest_runtest_logstart(nodeid)
     began = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: began + 41)
-    assert status._status() == "cutile: 2 tests run, the longest for 41 s: kernels/softmax.py::speed[a]"
+    assert status._status() == "cutile: 2 tests running, the longest for 41 s: kernels/softmax.py::speed[a]"
     status.pytest_xdist_node_collection_finished(SimpleNamespace(gateway=SimpleNamespace(id="gw0")), [])
     said = "cutile: 1 to be measured again, for 41 s: kernels/rope.py::correct[b]"
     assert status._status() == said  # the only worker has begun another test

@@ -76,7 +76,7 @@ def _changes(size: int) -> Iterator[tuple[str, str, Change]]:
     for longer in sorted({-(-size // tile) * tile for tile in _TILES} | {1 << (size - 1).bit_length()}):
         if longer > size:
             padding = (
-                f"as if the {size:,} terms of each sum were followed by {longer - size} more, of inputs 0"
+                f"as if each sum of {size:,} terms went over {longer - size:,} more inputs, all of them 0"
             )
             yield f"{padding}: is the padding masked?", "", functools.partial(_pad, longer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,6 +105,15 @@ def _value(config: pytest.Config, key: IniKey) -> Any:
         return config.getini(key.name)
     except (TypeError, ValueError, pytest.UsageError) as error:  # which of them depends on pytest
         raise pytest.UsageError(f"{key.name}: expected a number: {error}") from None
+
+
+def refuse_unknown_markers(config: pytest.Config) -> None:
+    """Refuse markers in `-m` that begin with "cutile_" and that nobody has registered: nothing would run."""
+    known = [re.split(r"\W", line, maxsplit=1)[0] for line in config.getini("markers")]
+    for name in re.findall(r"\bcutile_\w+", config.option.markexpr or ""):
+        if name not in known:
+            (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            raise pytest.UsageError(f"-m: the marker {name!r} is unknown: did you mean {nearest!r}?")
 
 
 def _refuse_unknown_keys(config: pytest.Config) -> None:

@@ -255,7 +255,7 @@ def test_a_lost_or_repeated_tile_is_named_also_of_a_few_rows(kernel, said, rows)
 
 def test_padding_that_counts_in_a_sum_is_named():
     error = mismatch(padded_softmax, tensor(16, 40), reference=lambda x: x.softmax(1), reduction=40)
-    padding = "as if the 40 terms of each sum were followed by 24 more, of inputs 0: is the padding masked?"
+    padding = "as if each sum of 40 terms went over 24 more inputs, all of them 0: is the padding masked?"
     assert padding in str(error)
     assert error.clarity == 2
 
