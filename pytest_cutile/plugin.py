@@ -154,6 +154,17 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return None
 
 
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Collect the test functions of a module of kernels that the command line names."""
+    run = run_of(parent.config)
+    if not run.settings.kernels or not any(place.module_of(module_path) for place in run.locations):
+        return None
+    from pytest_cutile.pytest_parts.collection import TestFunctions
+
+    module: TestFunctions = TestFunctions.from_parent(parent, path=module_path)
+    return module
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that use the fixture `arch` once per architecture, when several were asked for."""
     _interpret_first(metafunc)

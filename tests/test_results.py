@@ -71,8 +71,9 @@ def test_a_junit_property_is_written_for_each_field_that_says_something():
 )
 def test_messages_that_differ_in_sizes_have_one_cause(kind, reason):
     def cause(detail: str) -> tuple[str, ...]:
-        return kind(
+        failed: Result = kind(
             key="k", kernel="k", case="c", arch="sm_90", verdict=Verdict.FAIL, reason=reason, detail=detail
-        ).cause
+        )
+        return failed.cause
 
     assert cause("got [3, 17] for sm_90") == cause("got [128, 1] for sm_121") != cause("got none")

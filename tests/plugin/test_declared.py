@@ -383,3 +383,14 @@ def test_a_value_that_an_option_does_not_take_is_one_sentence_at_the_case(projec
         ["E   KernelSpec 'scale': case 'n8': reduction is the length of a sum, an int*; got 4.0"]
     )
     result.stdout.no_fnmatch_line("*pytest_cutile/*.py*")
+
+
+@pytest.mark.parametrize("first", ["import nowhere", "def (", "1 / 0"])
+def test_what_is_wrong_with_a_named_file_is_said_once(project, first):
+    project.kernel(f"{first}\n{KERNEL}")
+    project.run("mykernels/scale.py").assert_outcomes(errors=1)
+
+
+def test_test_functions_of_a_named_file_of_kernels_run(project):
+    project.kernel(f"{KERNEL}\n\ndef test_more(): pass\n")
+    project.run("mykernels/scale.py", "-k", "test_more", gates="").assert_outcomes(passed=1)
