@@ -277,13 +277,13 @@ class _Check:
             return None
         again, is_same = repeat
         if not is_same:
-            with _telling(SECOND_LAUNCH):
+            with _naming_launch(SECOND_LAUNCH):
                 self.compare(again)
         return is_same
 
     def compare_again(self, which: str = SECOND_LAUNCH) -> None:
         """Launch with the same arguments as before; a failure says `which` launch it is."""
-        with _telling(which):
+        with _naming_launch(which):
             self._compare_if_other(self.launcher.relaunch())
 
     def _compare_if_other(self, outputs: Any) -> None:
@@ -320,7 +320,7 @@ class _Check:
 
 
 @contextlib.contextmanager
-def _telling(which: str) -> Iterator[None]:
+def _naming_launch(which: str) -> Iterator[None]:
     """Have a failure say in `which` launch it came."""
     try:
         yield

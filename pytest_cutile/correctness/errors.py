@@ -38,7 +38,7 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
         self.args = (f"{which}: {self}",)
         self.clarity = WHICH_LAUNCH
 
-    def told_as(self, message: str) -> KernelMismatch:
+    def with_message(self, message: str) -> KernelMismatch:
         other = KernelMismatch(message)
         vars(other).update(vars(self))
         return other

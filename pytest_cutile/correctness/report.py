@@ -20,9 +20,9 @@ class CheckReport:
     worst_ulps: float
     """Largest distance from the correctly rounded value, in units of the output dtype's spacing there."""
     energy: float
-    """T2: largest energy of the mismatch in any part of an output, in units of what is allowed."""
+    """Largest energy of the mismatch in any part of an output, in units of what is allowed."""
     slope: float
-    """T3: slope of the mismatch on the exact value, in units of what is allowed."""
+    """Slope of the mismatch on the exact value, in units of what is allowed."""
     looser: float | None
     """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
     for a derived bound, for a reference that returned less than float64, and where `allowed` says it."""

@@ -195,7 +195,7 @@ class Interpreting:
         if launching.reversed and not in_order and self._is_right_forward(check_with):
             text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             mismatch.clarity = WHICH_LAUNCH
-        return mismatch.told_as(text)
+        return mismatch.with_message(text)
 
     def _is_right_forward(self, check_with: CheckWith) -> bool:
         """Return whether a check passes if all its launches have the first block first."""
