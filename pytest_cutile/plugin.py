@@ -140,24 +140,20 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Turn the modules that `cutile_kernels` lists into collectors of declared kernels."""
     run = run_of(parent.config)
-    if file_path.suffix != ".py" or not run.settings.kernels:
+    found = run.kernel_module(file_path) if file_path.suffix == ".py" else None
+    if found is None:
         return None
-    for location in run.locations:
-        name = location.module_of(file_path)
-        if name is not None:
-            from pytest_cutile.pytest_parts.collection import KernelModule
+    from pytest_cutile.pytest_parts.collection import KernelModule
 
-            module: KernelModule = KernelModule.from_parent(parent, path=file_path)
-            module.run, module.module_name = run, name
-            module.is_listed = location.path == file_path.resolve()
-            return module
-    return None
+    module: KernelModule = KernelModule.from_parent(parent, path=file_path)
+    module.run = run
+    module.module_name, module.is_listed = found
+    return module
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     """Collect the test functions of a module of kernels that the command line names."""
-    run = run_of(parent.config)
-    if not run.settings.kernels or not any(place.module_of(module_path) for place in run.locations):
+    if run_of(parent.config).kernel_module(module_path) is None:
         return None
     from pytest_cutile.pytest_parts.collection import TestFunctions
 

@@ -141,7 +141,9 @@ def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
         BaselineError: there is nothing at `path`, or a file cannot be used.
     """
     if not path.exists():
-        raise BaselineError(f"{path}: there is no such file or folder; pytest --update-baselines makes it")
+        raise BaselineError(
+            f"{path}: there is no such file or folder (pytest --update-baselines records baselines)"
+        )
     by_path = _read(path)
     return (
         [baselines for baselines in by_path.values() if isinstance(baselines, SpeedBaselines)],

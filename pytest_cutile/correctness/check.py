@@ -115,9 +115,8 @@ def run_check(
 
     outputs = launcher.launch()
     call = _reference_call(reference, launcher, options, terms, outputs)
-    own_name = _own_name(reference)
     check = _Check(
-        title=f"{launcher.name} differs from its reference{own_name}",
+        title=f"{launcher.name} differs from its reference{_own_name(reference)}",
         launcher=launcher,
         runs=ReferenceRuns(call, _parts(call, launcher, options, outputs), terms),
         started=started,

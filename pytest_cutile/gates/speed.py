@@ -44,8 +44,6 @@ _OTHER_RESULT = (
     "more than 10 % of the baseline kernel's outputs differ by more than 10 % from today's, on the inputs "
     "that are timed"
 )
-
-
 _UNCHANGED = Judgement(
     reason=Reason.UNCHANGED,
     detail="not measured: its code, launch and environment are those of its baseline",
@@ -120,21 +118,19 @@ def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sent
         comparison, judgement = find_comparison(session, case)
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
-    if (
-        isinstance(comparison, SameCode)
-        and comparison.is_recorded
-        and not (settings.perf_all or _has_room(session, case))
-    ):
-        if not is_sentinel or settings.update_baselines:
-            return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
-        measure_it: Callable[[], SpeedOutcome] = functools.partial(_time_sentinel, session, case, comparison)
-    else:
-        measure_it = functools.partial(_screen, session, suite, case, comparison, judgement)
+    known: SameCode | None = None
+    if isinstance(comparison, SameCode) and comparison.is_recorded:
+        known = None if settings.perf_all or _has_room(session, case) else comparison
+    if known is not None and (settings.update_baselines or not is_sentinel):
+        return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
     if case.check_key not in session.checked:
         case.check()
     try:
         with user_code(), _recording_what_raises(session, case):
-            outcome = measure_it()
+            if known is not None:
+                outcome = _time_sentinel(session, case, known)
+            else:
+                outcome = _screen(session, suite, case, comparison, judgement)
     except MeasurementFailed as error:
         outcome = _failed(error)
     return _report(session, case, outcome)

@@ -30,8 +30,8 @@ def arch_of(item: pytest.Item, session: Session) -> str:
 def how_to_repeat(item: pytest.Item, session: Session) -> str:
     """Return the command that repeats a test that failed, and the seed of its inputs if it has any."""
     task: Task | None = getattr(item, "task", None)
-    arch = arch_of(item, session)
-    if not getattr(getattr(item, "gate", item), "has_inputs", True):
+    arch, gate = arch_of(item, session), getattr(item, "gate", None)
+    if gate is not None and not gate.has_inputs:
         seed, interpreted = "", False
     else:
         from pytest_cutile.gates.correct import seed_of

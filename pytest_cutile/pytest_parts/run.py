@@ -86,6 +86,14 @@ class PytestRun:
 
         return [locate(name, self.config.rootpath) for name in self.settings.kernels]
 
+    def kernel_module(self, path: Path) -> tuple[str, bool] | None:
+        """Return the name of a module that declares kernels, and whether it is itself listed; else None."""
+        for location in self.locations if self.settings.kernels else ():
+            name = location.module_of(path)
+            if name is not None:
+                return name, location.path == path.resolve()
+        return None
+
     @property
     def _cache_dir(self) -> Path | None:
         cache = getattr(self.config, "cache", None)  # there is none with -p no:cacheprovider

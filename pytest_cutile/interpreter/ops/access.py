@@ -157,7 +157,8 @@ class IndexedTiles:
         """Check that tiles reach into the array along an axis; of an empty slice, no element is meant."""
         denied = op.attributes.get("inbounds") or ()
         if at < len(denied) and denied[at]:
-            bad, what = ~within, "although check_bounds=False says that no tile sticks out"
+            bad, extent = ~within, "partly"
+            what = "although check_bounds=False says that no tile sticks out"
         elif verb == "loads" and self.view.type.padding is not None:
             return  # cuTile's own tests rely on its being padding, whatever the documentation says
         else:
@@ -165,7 +166,7 @@ class IndexedTiles:
                 _spread(self.view.array.shape[self.view.type.axes[at]], within.dim() - 1) > 0
             )
             bad = ~within.any(dim=at + 1, keepdim=True) & some
-            what = "cuTile leaves that undefined"
+            extent, what = "wholly", "cuTile leaves that undefined"
         if not machine.memory.check_tiles or not bad.any():
             return
         block = first_block(self.frame, bad)
@@ -175,7 +176,6 @@ class IndexedTiles:
             int(of_block(length, row)) if isinstance(length, torch.Tensor) else length
             for length in self.view.array.shape
         ]
-        extent = "partly" if at < len(denied) and denied[at] else "wholly"
         raise KernelFault(
             "out-of-bounds",
             f"{verb} tile {index} of shape {list(self.view.type.tile_shape)}, {extent} outside of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -109,11 +109,9 @@ def _value(config: pytest.Config, key: IniKey) -> Any:
 
 def refuse_unknown_markers(config: pytest.Config) -> None:
     """Refuse markers in `-m` that begin with "cutile_" and that nobody has registered: nothing would run."""
-    known = [re.split(r"\W", line, maxsplit=1)[0] for line in config.getini("markers")]
     for name in re.findall(r"\bcutile_\w+", config.option.markexpr or ""):
-        if name not in known:
-            (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise pytest.UsageError(f"-m: the marker {name!r} is unknown: did you mean {nearest!r}?")
+        known = [re.split(r"\W", line, maxsplit=1)[0] for line in config.getini("markers")]
+        _refuse_unknown("-m: the marker", name, known)
 
 
 def _refuse_unknown_keys(config: pytest.Config) -> None:
@@ -122,7 +120,10 @@ def _refuse_unknown_keys(config: pytest.Config) -> None:
     for name in given:
         if not name.startswith(("cutile_", "cutile-")):
             continue
-        names = [key.name for key in INI_KEYS]
-        if name not in names:
-            (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-            raise pytest.UsageError(f"the ini key {name!r} is unknown: did you mean {nearest!r}?")
+        _refuse_unknown("the ini key", name, [key.name for key in INI_KEYS])
+
+
+def _refuse_unknown(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        raise pytest.UsageError(f"{what} {name!r} is unknown: did you mean {nearest!r}?")
