@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import (
     Compiled,
@@ -21,6 +21,9 @@ from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.reach import describe
 from pytest_cutile.compiler.source import digest_text, source_digest, versioned_digest
 from pytest_cutile.compiler.trace.launches import record
+
+if TYPE_CHECKING:
+    from pytest_cutile.compiler.trace.operations import TorchOperations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +71,7 @@ class _TracedCase:
     """What a case's launcher did when it was traced."""
 
     compilations: list[Compilation]
-    operations: list[str]
-    """Its torch operations, as text."""
-    torch_bytes: int
-    """What these read and write."""
+    operations: TorchOperations
 
 
 class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
@@ -109,7 +109,7 @@ class Compilations:
             job = export(launch, case.arch)
             compiling = self._compiler.submit(job)
             compilations.append(Compilation(launch=launch, job=job, compiling=compiling))
-        return _TracedCase(compilations, recorder.tensors.operations, recorder.tensors.moved_bytes)
+        return _TracedCase(compilations, recorder.operations)
 
     def is_traced(self, case: CompileCase) -> bool:
         """Say whether a case was traced; its test reports the error of one that was not."""
@@ -153,10 +153,10 @@ class Compilations:
         that makes its inputs, and the case's parameters.
         """
         declared = describe([case.inputs, dict(case.params)])
-        return versioned_digest([self.fingerprint(case), *self._trace(case).operations, *declared])
+        return versioned_digest([self.fingerprint(case), *self._trace(case).operations.texts, *declared])
 
     def torch_bytes(self, case: CompileCase) -> int:
-        return self._trace(case).torch_bytes
+        return self._trace(case).operations.moved_bytes
 
     def kernel_functions(self, case: CompileCase) -> set[FunctionType]:
         return {kernel_function(compilation.launch.kernel) for compilation in self.of(case)}

@@ -164,10 +164,10 @@ class Doubled(torch.autograd.Function):
 def test_what_torch_operations_move_is_counted(backing, operate, moved) -> None:
     with pretend_gpu("sm_90", backing) as recorder:
         x = torch.randn(2, 3, device="cuda")
-        assert recorder.tensors.moved_bytes == 24
+        assert recorder.operations.moved_bytes == 24
         launcher_begins()
         operate(x)
-    assert recorder.tensors.moved_bytes == moved
+    assert recorder.operations.moved_bytes == moved
 
 
 @BACKINGS

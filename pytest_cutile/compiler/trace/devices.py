@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from pytest_cutile.platforms.lookup import find_architecture, stand_in
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
 
+@functools.cache
 def properties_of(arch: str) -> Any:
     """Return what `torch.cuda.get_device_properties` returns, a dataclass; names and units are torch's."""
     major, minor = capability(arch)

@@ -14,6 +14,7 @@ from pytest_cutile.compiler.trace.patching import Replacements
 if TYPE_CHECKING:
     import torch
 
+    from pytest_cutile.compiler.trace.operations import TorchOperations
     from pytest_cutile.compiler.trace.tensors import Backing, PretendedTensors
 
 _MAX_GRID_RANK = 3
@@ -42,6 +43,8 @@ class Recorder:
 
     tensors: PretendedTensors
     """The mode that makes tensors say they are on the GPU."""
+    operations: TorchOperations
+    """What torch computed; nothing where launches run."""
     launches: list[Launch] = field(default_factory=list)
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
@@ -105,7 +108,7 @@ _active: list[Recorder] = []
 def launcher_begins() -> None:
     """Say, while a GPU is pretended, that inputs have been made, and what follows is the launcher's."""
     for recorder in _active:
-        recorder.tensors.moved_bytes = 0
+        recorder.operations.moved_bytes = 0
 
 
 def pretended_backing() -> Backing | None:
@@ -144,10 +147,13 @@ def pretend_gpu(
     from cuda.tile import tune
 
     from pytest_cutile.compiler.trace.cuda_api import replacements
+    from pytest_cutile.compiler.trace.operations import TorchOperations
     from pytest_cutile.compiler.trace.tensors import PretendedTensors, backward_under
 
-    mode = PretendedTensors(backing, fresh=fresh)
-    recorder = Recorder(tensors=mode, run=run)
+    operations = TorchOperations()
+    # Only a fingerprint needs to know what torch computes, and each operation takes longer for it.
+    mode = PretendedTensors(backing, fresh=fresh, operations=operations if run is None else None)
+    recorder = Recorder(tensors=mode, operations=operations, run=run)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(

@@ -99,8 +99,13 @@ def _launch_modules() -> list[ModuleType]:
     return [
         module
         for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in _NOT_LAUNCH_CODE and type(module) is type(sys)
+        if _may_be_launch_code(name) and type(module) is type(sys)
     ]
+
+
+@functools.cache  # asked of thousands of names for each launcher that is traced
+def _may_be_launch_code(module: str) -> bool:
+    return module.partition(".")[0] not in _NOT_LAUNCH_CODE
 
 
 def _with_empty_cache(function: Any) -> Any:

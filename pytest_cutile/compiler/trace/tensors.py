@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils import _pytree as pytree
 
+from pytest_cutile.compiler.trace.operations import UNINITIALIZED, TorchOperations, storage_of
+
 Backing = Literal["meta", "cpu"]
 
 _MARK = "_pytest_cutile_on_gpu"
-_UNINITIALIZED = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
-_NEW_UNINITIALIZED = {torch.Tensor.new_empty, torch.Tensor.new_empty_strided}
 _MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
 _PLAIN = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout}
 """Types of results that hold no tensors."""
@@ -36,18 +36,22 @@ class PretendedTensors(TorchFunctionMode):
 
     `failure` is the last exception that a torch function raised: on "meta", launch code that needs
     values fails in one. On "cpu", `fresh` fills what is made uninitialized: with zeros, if nothing is given.
+    `operations` gets what torch computes; nobody, if nothing is given.
     """
 
-    def __init__(self, backing: Backing, *, fresh: Callable[[torch.Tensor], None] | None = None) -> None:
+    def __init__(
+        self,
+        backing: Backing,
+        *,
+        fresh: Callable[[torch.Tensor], None] | None = None,
+        operations: TorchOperations | None = None,
+    ) -> None:
         super().__init__()
         self.backing = backing
         # Host code must read the same in each run.
         self._fresh = fresh or torch.Tensor.zero_
         self.failure: BaseException | None = None
-        self.operations: list[str] = []
-        """The torch operations so far, as text: name and layouts of the tensors."""
-        self.moved_bytes = 0
-        """What operations have read and written since `launcher_begins`; views move nothing."""
+        self._operations = operations
 
     def __torch_function__(
         self,
@@ -91,7 +95,7 @@ class PretendedTensors(TorchFunctionMode):
             return True  # really there, made before
         if self.backing == "meta":
             return device == "meta"
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         return storage is not None and getattr(storage, _MARK, False)
 
     def _attribute(self, descriptor: Any, tensor: torch.Tensor) -> Any:
@@ -138,39 +142,19 @@ class PretendedTensors(TorchFunctionMode):
         if gpu and self.backing == "meta":
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
-        self._note(func, args, kwargs, result)
-        if self.backing == "cpu" and type(result) not in _PLAIN:
+        makes_tensors = type(result) not in _PLAIN
+        if self._operations is not None:
+            taken, made = _tensors((args, kwargs)), _tensors(result) if makes_tensors else []
+            self._operations.add(func, taken, made)
+        if self.backing == "cpu" and makes_tensors:
             if gpu is not False:
-                inputs = [_storage(tensor) for tensor in _tensors((args, kwargs))]
+                inputs = [storage_of(tensor) for tensor in _tensors((args, kwargs))]
                 if gpu or any(getattr(storage, _MARK, False) for storage in inputs):
                     # What was written in place stays where it was.
                     self.mark(result, but={*map(id, inputs)})
-            if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
+            if func in UNINITIALIZED:
                 self._fresh(result)
         return result
-
-    def _note(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        """Note an operation: what it takes decides what it costs."""
-        name = getattr(func, "__name__", "")
-        if name.startswith("__get") or not name:
-            return
-        taken = _tensors((args, kwargs))
-        made = [] if type(result) in _PLAIN else _tensors(result)
-        with torch._C.DisableTorchFunction():  # noqa: SLF001
-            self.operations.append(
-                " ".join([name, *(f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in taken)])
-            )
-            if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
-                return
-            there = {*map(_place, taken)}
-            in_place = name.endswith("_") and not name.endswith("__")
-            written = [tensor for tensor in made if in_place or _place(tensor) not in there]
-            if written:  # else it is a view
-                self.moved_bytes += sum(
-                    tensor.numel() * tensor.element_size() for tensor in [*taken, *written]
-                )
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, *rest = args
@@ -204,7 +188,7 @@ class PretendedTensors(TorchFunctionMode):
     def mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
         """Note on the storages of `result` that they are on the GPU: views and parameters share them."""
         for tensor in _tensors(result):
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage is not None and id(storage) not in but:
                 setattr(storage, _MARK, True)
 
@@ -260,18 +244,6 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
         elif type(value) in pytree.SUPPORTED_NODES:
             tensors += (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
     return tensors
-
-
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    with torch._C.DisableTorchFunction():  # noqa: SLF001
-        # A sparse tensor has none.
-        return tensor.untyped_storage() if tensor.layout == torch.strided else None
-
-
-def _place(tensor: torch.Tensor) -> int:
-    """Return where the memory of a tensor is: its views have the same one."""
-    storage = _storage(tensor)
-    return id(tensor) if storage is None else storage._cdata  # noqa: SLF001
 
 
 def check_device(device: Any) -> None:
