@@ -1,6 +1,6 @@
 """Which records count: pure functions on frozen baselines.
 
-The anchor of a case is the record whose kernel today's kernel is measured beside. It moves with a recorded
+The anchor of a case is the record of its baseline kernel. It moves with a recorded
 improvement or an accepted slowdown alone, so that many small slowdowns cannot add up unseen.
 """
 

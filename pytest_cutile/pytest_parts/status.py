@@ -189,11 +189,15 @@ class StatusLine:
             self._thread.start()
 
     def _watch(self) -> None:
-        write = self._draw if self._reporter.isatty else self._log
-        while self._stream is not None and not self._stop.wait(TICK_SECONDS):
-            with self._lock:
-                if time.monotonic() - self._quiet_since >= QUIET_SECONDS:
-                    write(self._stream)
+        while not self._stop.wait(TICK_SECONDS):
+            self.tick()
+
+    def tick(self) -> None:
+        """Write the line if pytest has been silent for long enough."""
+        with self._lock:
+            if self._stream is not None and time.monotonic() - self._quiet_since >= QUIET_SECONDS:
+                write = self._draw if self._reporter.isatty else self._log
+                write(self._stream)
 
     def _status(self) -> str:
         """Return what runs, for how long, and what is left; "" if nothing runs."""

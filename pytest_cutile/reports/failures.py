@@ -83,9 +83,9 @@ def _cause_of_slowdown(case: PendingCase, comparison: Comparison) -> str:
         case StoredTimes():
             other = "the environment" if comparison.environment_changes else "this GPU's condition"
             why = comparison.unavailable
-            return f"the code or {other}: no baseline kernel was measured beside it ({why})"
+            return f"the code or {other}: no baseline kernel was measured with it ({why})"
         case _:
-            return "unknown: a published figure has no kernel that could be measured beside this one"
+            return "unknown: a published figure has no kernel to measure this one with"
 
 
 def _speed_table(case: PendingCase, comparison: Comparison) -> Table:

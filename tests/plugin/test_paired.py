@@ -269,7 +269,7 @@ def test_without_a_baseline_kernel_stored_times_decide(paired, what):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*is 7.0% slower than its baseline*"])
     output = pytest.LineMatcher([unwrapped(result)])
-    cause = "the code or this GPU's condition: no baseline kernel was measured beside it"
+    cause = "the code or this GPU's condition: no baseline kernel was measured with it"
     output.fnmatch_lines([f"*cause {cause} ({why}*baseline stored times of baselines/*(3 runs on 1 GPU)*"])
 
 

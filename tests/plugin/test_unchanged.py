@@ -134,7 +134,7 @@ def test_a_case_of_a_neutral_change_is_unchanged_from_then_on(timed):
     assert timed.records[0]["fingerprint"] != timed.records[1]["fingerprint"]
     assert timed.records[0]["source"] != timed.records[1]["source"]
     assert timed.records[1]["changes"]["burst"]["value"] == 0
-    timed.project.times(40.0, baseline=30.0)  # would be a regression if it were measured beside the anchor
+    timed.project.times(40.0, baseline=30.0)  # would be a regression if it were paired with the anchor
     timed.run("--perf-strict").assert_outcomes(passed=1)
 
 

@@ -177,7 +177,7 @@ def test_a_reason_moves_nothing_that_is_not_slower(paired):
 
 @pytest.mark.slow
 def test_small_steps_cannot_add_up(paired):
-    """Each commit is 0.4 % slower than the one before, and all are measured beside the same kernel."""
+    """Each commit is 0.4 % slower than the one before, and all are paired with the same kernel."""
     for step in range(1, 8):
         paired.edit("return ", f"_ = {step}; return ")
         paired.commit()

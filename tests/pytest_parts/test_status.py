@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from fcntl import ioctl
 from pathlib import Path
@@ -15,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.status import QUIET_SECONDS, StatusLine, TimeLeft
+from pytest_cutile.pytest_parts import status as module
+from pytest_cutile.pytest_parts.status import QUIET_SECONDS, TICK_SECONDS, StatusLine, TimeLeft
 
 pytestmark = pytest.mark.slow
 
-SLOW = """
-import time
-
-import pytest
+TESTS = """
+from conftest import pass_time
 
 def test_quick():
     pass
@@ -31,26 +31,36 @@ def test_slow(request):
     say = request.config.pluginmanager.get_plugin("cutile-status")
     say("confirming softmax[bf16-16384x8192]")
     print("captured")
-    time.sleep(SECONDS)
+    pass_time(say, SECONDS)
 
 def test_after():
     pass
 """
-QUICK = """
+CLOCK = """
+from types import SimpleNamespace
+
 from pytest_cutile.pytest_parts import status
 
-status.QUIET_SECONDS, status.LOG_SECONDS, status.TICK_SECONDS = 0.2, 0.2, 0.02
+now = 0.0
+status.time = SimpleNamespace(monotonic=lambda: now)
+status.StatusLine._start = lambda self: None  # no thread
+
+def pass_time(line, seconds):
+    global now
+    end = now + seconds
+    while now < end:
+        now += status.TICK_SECONDS
+        line.tick()
 """
-"""So that no test waits for seconds."""
+"""A conftest.py with a clock of its own, so that no test waits."""
 SPLIT = re.compile(r"\x1b7\x1b\[B\r\x1b\[2K(.*?)\x1b8")
 """What was written below the cursor; empty where it was cleared."""
 
 
-def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 1.0, more: str = "") -> str:
+def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 10.0, more: str = "") -> str:
     """Run pytest on a terminal of its own; return all that was written there."""
-    if seconds > 0.5:
-        (folder / "conftest.py").write_text(QUICK + more)
-    (folder / "test_it.py").write_text(SLOW.replace("SECONDS", f"{seconds}"))
+    (folder / "conftest.py").write_text(CLOCK + more)
+    (folder / "test_it.py").write_text(TESTS.replace("SECONDS", f"{seconds}"))
     pid, descriptor = pty.fork()
     if pid == 0:
         os.chdir(folder)
@@ -82,7 +92,7 @@ def test_the_line_appears_below_when_pytest_is_silent_and_goes(tmp_path, columns
     shown = [line for line in lines if line]
     assert shown
     assert all(len(line) < columns for line in shown)
-    assert shown[0] == "cutile: for 0 s: confirming softmax[bf16-16384x8192]"[: columns - 1]
+    assert shown[0] == "cutile: for 2 s: confirming softmax[bf16-16384x8192]"[: columns - 1]
     assert lines[-1] == ""
     # pytest's own output is what it is without the line.
     own = SPLIT.sub("", written).replace("\x1bD\x1b[A", "")
@@ -106,35 +116,31 @@ def test_no_line_between_what_tests_write(tmp_path):
 
 def test_no_line_while_the_debugger_has_the_terminal(tmp_path):
     waiting = """
-from types import SimpleNamespace
-
 import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item):
     if item.name == "test_after":
-        import time
-
-        item.config.pluginmanager.get_plugin("cutile-status")("debugging")
+        line = item.config.pluginmanager.get_plugin("cutile-status")
+        line("debugging")
         item.config.hook.pytest_enter_pdb(config=item.config, pdb=None)
-        time.sleep(0.7)
+        pass_time(line, 100.0)
         item.config.hook.pytest_leave_pdb(config=item.config, pdb=None)
-        time.sleep(0.5)
+        pass_time(line, 3.0)
 """
     lines = [line for line in SPLIT.findall(on_terminal(tmp_path, more=waiting)) if "debugging" in line]
     assert lines
-    assert not any("for 0 s" in line for line in lines)  # that long the debugger had it
+    assert all("for 102 s" in line or "for 103 s" in line for line in lines)  # the debugger had it for 100
 
 
 def test_a_quick_run_shows_no_line(tmp_path):
-    assert QUIET_SECONDS == 2.0
-    assert SPLIT.findall(on_terminal(tmp_path, seconds=0.05)) == []
+    assert SPLIT.findall(on_terminal(tmp_path, seconds=QUIET_SECONDS - TICK_SECONDS)) == []
 
 
 @pytest.mark.parametrize("capture", ["fd", "sys"])
 def test_a_log_gets_lines_while_one_call_lasts(tmp_path, capture):
-    (tmp_path / "conftest.py").write_text(QUICK)
-    (tmp_path / "test_it.py").write_text(SLOW.replace("SECONDS", "0.7"))
+    (tmp_path / "conftest.py").write_text(CLOCK)
+    (tmp_path / "test_it.py").write_text(TESTS.replace("SECONDS", "70.0"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--capture={capture}"],
         cwd=tmp_path,
@@ -159,13 +165,11 @@ def test_with_q_the_output_is_pytests_own(tmp_path):
 
 
 WORKERS = """
-import time
-
 import pytest
 
 class Item(pytest.Item):
     def runtest(self):
-        time.sleep(1.5 if self.name == "correct[slow]" else 0.02)
+        pass
 
 class Module(pytest.File):
     def collect(self):
@@ -174,6 +178,20 @@ class Module(pytest.File):
 
 def pytest_collect_file(file_path, parent):
     return Module.from_parent(parent, path=file_path) if file_path.name == "kernel.py" else None
+
+class Controller:
+    def __init__(self, line):
+        self.line = line
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logstart(self, nodeid):
+        if nodeid.endswith("[slow]"):
+            pass_time(self.line, 5.0)
+
+def pytest_sessionstart(session):
+    plugins = session.config.pluginmanager
+    if plugins.has_plugin("dsession"):
+        plugins.register(Controller(plugins.get_plugin("cutile-status")))
 """
 
 
@@ -183,7 +201,7 @@ def test_the_line_of_workers_goes_too(tmp_path, columns):
     written = on_terminal(tmp_path, "-n", "2", "kernel.py", "test_it.py", columns=columns, more=WORKERS)
     lines = SPLIT.findall(written)
     assert lines[-1] == ""
-    assert "cutile: for 0 s: kernel.py::correct[slow]"[: columns - 1] in lines
+    assert "cutile: for 2 s: kernel.py::correct[slow]"[: columns - 1] in lines
     own = SPLIT.sub("", written).replace("\x1bD\x1b[A", "")
     assert "cutile:" not in own
     assert "6 passed" in own
@@ -223,3 +241,17 @@ def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
     assert status._status() == said  # the only worker has begun another test
     status.pytest_runtest_logfinish("kernels/softmax.py::speed[a]")
     assert status._status() == "cutile: for 41 s: kernels/rope.py::correct[b]"
+
+
+def test_a_thread_ticks_until_the_session_ends(monkeypatch):
+    ticked = threading.Event()
+    plugins = SimpleNamespace(has_plugin=lambda _: False, get_plugin=lambda _: None)
+    status = StatusLine(SimpleNamespace(pluginmanager=plugins, option=SimpleNamespace(capture="fd")))  # type: ignore[arg-type]
+    status._stream = sys.stdout
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(status, "tick", ticked.set)
+    status("compiling")
+    assert ticked.wait(60.0)
+    status.pytest_sessionfinish()
+    assert status._thread is not None
+    assert not status._thread.is_alive()

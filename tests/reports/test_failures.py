@@ -144,7 +144,7 @@ def test_a_regime_that_was_skipped_is_named_with_the_reason():
 def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
     repeats = [measurement(us) for us in (42.3, 42.4, 42.5)]
     text = message(*repeats, comparison=stored(entry(record(1, 40.0, 40.0, 40.0))))
-    cause = "cause       the code or this GPU's condition: no baseline kernel was measured beside it (it was"
+    cause = "cause       the code or this GPU's condition: no baseline kernel was measured with it (it was"
     assert cause in text
     assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
     assert f"baseline    stored times of {FILE} (3 runs on 1 GPU)" in text
