@@ -30,7 +30,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
     result.stdout.fnmatch_lines(
         [
             "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline in bursts.",
-            "  cause       the code or the environment: no baseline kernel was measured beside *",
+            "  cause       the code or the environment: no baseline kernel was measured with *",
             "  environment driver: 580.1 -> 590.2",
             "* current *baseline *change",
             "*burst: time per launch *43.2 us *40 us *+8.0 %",
