@@ -35,7 +35,7 @@ et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -753,6 +753,20 @@ def _case(
     )
 
 
+# As many keys for each multiprocessor as want other tiles: each has a configuration.
+LONG_CACHES = [
+    replace(case, named_inputs=())
+    for case in (
+        _case("bfloat16", 1, 48, 4250, 512),
+        _case("float16", 1, 60, 6400, 512),
+        _case("float16", 1, 16, 4099, 128),
+        _case("bfloat16", 1, 16, 8200, 128),
+        _case("float16", 1, 16, 16301, 128),
+        _case("bfloat16", 1, 24, 12701, 128),
+        _case("bfloat16", 1, 128, 100003, 512),
+    )
+]
+
 SPEC = KernelSpec(
     name="mla_decoding",
     launch=mla_decoding,
@@ -789,14 +803,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 7, 65, 512, cache_dtype="float8_e5m2"),
         _case("bfloat16", 1, 128, 40, 512, cache_dtype="float8_e4m3fn"),
         _case("float16", 2, 16, 77, 128, cache_dtype="float8_e5m2"),
-        # As many keys for each multiprocessor as want other tiles.
-        _case("bfloat16", 1, 48, 4250, 512),
-        _case("float16", 1, 60, 6400, 512),
-        _case("float16", 1, 16, 4099, 128),
-        _case("bfloat16", 1, 16, 8200, 128),
-        _case("float16", 1, 16, 16301, 128),
-        _case("bfloat16", 1, 24, 12701, 128),
-        _case("bfloat16", 1, 128, 100003, 512),
+        *LONG_CACHES,
         # 8-bit queries: few heads and many, both dtypes, also one each, and keys in several parts.
         _case("float8_e4m3fn", 2, 16, 65, 512),
         _case("float8_e5m2", 1, 20, 300, 128),
