@@ -636,6 +636,9 @@ SPEC = KernelSpec(
         _case("float16", 4, 32, 8192, 128, speed=True),
         _case("float8_e5m2", 4, 32, 4096, 128, causal=True, speed=True),
         _case("float8_e4m3fn", 4, 32, 4096, 128, keys_inside=True, speed=True),
+        # One prompt, of an 8B model on one GPU and on four: too few tiles to fill an H100.
+        _case("float16", 1, 32, 1024, 128, h_kv=8, causal=True, speed=True),
+        _case("float16", 1, 8, 1024, 128, h_kv=2, causal=True, speed=True),
         # Every head dimension, with and without a mask; lengths to each side of a tile's edge; groups of
         # queries, down to one head of K and V for all.
         _case("float16", 2, 4, 130, 128, n=333, h_kv=2),
