@@ -84,6 +84,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         """The root cause where the gate itself says what is wrong. By default the case's own."""
         return self.gate, self.key, self.arch
 
+    @property
+    def symptom(self) -> str:
+        """What tells failures of one root cause apart; "" where nothing does."""
+        return ""
+
     precedence: ClassVar[int] = 0
     """Which of several failures names a case: the one with the highest, because it explains the others."""
     titled: ClassVar[frozenset[str]] = frozenset()
@@ -240,6 +245,11 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
         """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
         said = _without_numbers(self.detail) if self.reason is Reason.COMPILE_ERROR else ""
         return *self.subject, f"{self.reason}", said
+
+    @property
+    def symptom(self) -> str:
+        """What is wrong, without numbers: two bugs of a kernel differ in it, and often one with other inputs."""
+        return _without_numbers(self.detail)
 
     @property
     def of_case(self) -> tuple[str, str]:

@@ -227,7 +227,7 @@ class NonfiniteFinder:
                 self._keep(machine, frame, op, bad, value, "loaded", None)
             else:
                 made = bad & ~_had(frame, op, bad, _TESTS[value])
-                infinity = _infinity(machine, frame, op) if value == "NaN" and made.any() else None
+                infinity = _infinity(machine, frame, op, made) if value == "NaN" and made.any() else None
                 self._keep(machine, frame, op, made, value, "computed", None, infinity)
             return
         addresses, inside = accessed(machine, frame, op)
@@ -293,16 +293,23 @@ def _float_operands(frame: Frame, op: Op) -> Iterator[tuple[str, int, torch.Tens
             yield name, value, tile
 
 
-def _infinity(machine: Machine, frame: Frame, op: Op) -> _Infinity | None:
+def _infinity(machine: Machine, frame: Frame, op: Op, made: torch.Tensor) -> _Infinity | None:
     """Follow an Inf among the operands back to the operation that made it; None: no operand has an Inf.
 
-    All blocks are followed together, along the first operand that has one.
+    `made` says which elements of the result it went into. All blocks are followed together, along the first
+    operand that has one there.
     """
     infinity: _Infinity | None = None
+    bad = made
     while True:
-        tests = ((value, torch.isinf(_wide(tile))) for _, value, tile in _float_operands(frame, op))
-        value, bad = next(((value, bad) for value, bad in tests if bad.any()), (None, None))
-        if value is None or bad is None:
+        # Of operands of another shape, such as a sum's, any element may have gone into the result.
+        tests = (
+            (value, inf & bad if inf.shape[1:] == bad.shape[1:] else inf)
+            for _, value, tile in _float_operands(frame, op)
+            for inf in [torch.isinf(_wide(tile))]
+        )
+        value, bad = next(((value, inf) for value, inf in tests if inf.any()), (None, bad))
+        if value is None:
             return infinity
         source = machine.definitions.made_by.get((id(op), value))
         infinity = _Infinity(op=source, bad=bad)

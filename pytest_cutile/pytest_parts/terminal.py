@@ -23,6 +23,8 @@ SHOWN_LINES = 30
 """Lines of a failure, without its headline."""
 SHOWN_CASES = 4
 """Names of cases that share a root cause."""
+SHOWN_SYMPTOMS = 3
+"""Other first lines of failures that share a root cause, or seem to."""
 _ANNOTATES = "pytest_github_actions_annotate_failures"
 """A plugin that annotates, too, with options of its own."""
 
@@ -146,20 +148,28 @@ def _print(terminalreporter: Any, document: Document) -> None:
 
 
 def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
-    """Yield which cases share the root cause of `shown`, and in which ones the gate found nothing wrong."""
-    from pytest_cutile.quantities import abridged
+    """Yield which cases fail as `shown` does, which fail otherwise, and which are right."""
+    from pytest_cutile.quantities import abridged, counted
 
     blamed = shown.result
     if blamed is None:
         return
     archs = len({result.arch for _, result in alike if result is not None}) > 1
-    others = [
-        f"{result.case} {result.arch}" if archs else result.case
-        for _, result in alike
-        if result is not None and result is not blamed
-    ]
-    if others:
-        yield f"  the same in {abridged(others, SHOWN_CASES)} (-v shows each)"
+    others: dict[str, list[Result]] = defaultdict(list)
+    for _, result in alike:
+        if result is not None and result is not blamed:
+            others[result.symptom].append(result)
+
+    def names(of: Sequence[Result]) -> str:
+        cases = [f"{result.case} {result.arch}" if archs else result.case for result in of]
+        return abridged(cases, SHOWN_CASES)
+
+    if same := others.pop(blamed.symptom, []):
+        yield f"  the same in {names(same)} (-v shows each)"
+    for result, *further in [*others.values()][:SHOWN_SYMPTOMS]:
+        yield f"  in {names([result, *further])}: {result.detail}"
+    if more := sum(map(len, [*others.values()][SHOWN_SYMPTOMS:])):
+        yield f"  and {counted(more, 'other failure')} (-v shows each)"
     of_kernel = [result for result in results if result.subject == blamed.subject]
     right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
     right -= {result.case for result in of_kernel if result.verdict in FAILED}

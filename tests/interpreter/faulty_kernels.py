@@ -378,6 +378,13 @@ def centre(x, y, n: ct.Constant[int]):
 
 
 @ct.kernel
+def share(x, y, n: ct.Constant[int]):
+    tile = ct.load(x, (ct.bid(0), 0), (1, n), padding_mode=ct.PaddingMode.NEG_INF)
+    powers = ct.exp(tile)  # too large
+    ct.store(y, (ct.bid(0), 0), powers / ct.sum(powers, 1, keepdims=True))
+
+
+@ct.kernel
 def add_seven(x, y, n: ct.Constant[int]):
     ct.store(y, (ct.bid(0),), ct.load(x, (ct.bid(0),), (n,)) + 7.0)  # seven
 

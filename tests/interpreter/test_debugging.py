@@ -193,6 +193,17 @@ def test_the_inf_that_a_nan_is_of_may_be_an_input() -> None:
     assert first.infinity.startswith("x[19], loaded at ")
 
 
+def test_the_inf_that_a_nan_is_of_is_followed_only_through_its_own_elements() -> None:
+    x, y = torch.randn(3, 100), torch.empty(3, 100)
+    x[1, 7] = 100.0
+    first = run(FIND, 3, kernels.share, x, y, 128).nonfinite.first("NaN")
+    assert y[1].isnan().any()
+    assert first is not None
+    # The padding has another Inf, of which exp makes 0.
+    assert first.infinity.startswith("exp at ")
+    assert f"faulty_kernels.py:{line_of(kernels.share, '# too large')}:" in first.infinity
+
+
 def test_padding_that_is_not_stored_is_no_origin() -> None:
     assert run(FIND, 4, kernels.copy, vector(50), vector(50), N).nonfinite.first("NaN") is None
     x = vector()
