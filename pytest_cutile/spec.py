@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 from pytest_cutile.input_names import DISTRIBUTIONS, LAYOUTS, REVEALING
 from pytest_cutile.platforms.architectures import ArchitectureError, generation, normalize_architecture
+from pytest_cutile.tensors.formats import FORMATS
 
 DTYPES = (
-    *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *FORMATS,
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
 )
 """Names of dtypes, as torch spells them; tfloat32 is float32 on tensor cores."""

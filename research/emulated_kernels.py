@@ -46,7 +46,7 @@ class Workload:
 def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Return `values` rounded to nearest even in `dtype`; fp8 saturates."""
     fmt = FORMATS[name_of(dtype)]
-    return round_to(values.double(), fmt, saturate=fmt.eight_bit).to(dtype)
+    return round_to(values.double(), fmt, saturate=fmt.saturates).to(dtype)
 
 
 def truncate(values: Tensor, precision: int) -> Tensor:

@@ -8,7 +8,7 @@ are the one-byte floats of the same value: they are in tiles only, never in memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,29 +17,19 @@ import torch
 
 from pytest_cutile.interpreter.faults import NotInterpreted
 from pytest_cutile.interpreter.ir import Pointer, Scalar, TiledView
+from pytest_cutile.tensors.formats import BY_TILE_IR, FLOAT4_E2M1FN, TFLOAT32
 
-DTYPES = MappingProxyType(
-    {
-        "i1": torch.bool,
-        "i8": torch.int8,
-        "i16": torch.int16,
-        "i32": torch.int32,
-        "i64": torch.int64,
-        "f16": torch.float16,
-        "bf16": torch.bfloat16,
-        "f32": torch.float32,
-        "tf32": torch.float32,
-        "f64": torch.float64,
-        "f8E4M3FN": torch.float8_e4m3fn,
-        "f8E5M2": torch.float8_e5m2,
-        "f8E8M0FNU": torch.float8_e8m0fnu,
-        "f4E2M1FN": torch.float8_e4m3fn,
-    }
+_STAND_INS = {TFLOAT32: torch.float32, FLOAT4_E2M1FN: torch.float8_e4m3fn}
+"""What holds the values of formats that torch lacks."""
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"i1": torch.bool}
+    | {f"i{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)}
+    | {name: _STAND_INS.get(target) or getattr(torch, target.name) for name, target in BY_TILE_IR.items()}
 )
 """What holds the elements of each type."""
 
-_IN_TILES_ONLY = {"f4E2M1FN"}
-_ONE_BYTE_FLOATS = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
+_IN_TILES_ONLY = {FLOAT4_E2M1FN.tile_ir}
+_ONE_BYTE_FLOATS = {dtype for dtype in DTYPES.values() if dtype.is_floating_point and dtype.itemsize == 1}
 
 
 class _Token:

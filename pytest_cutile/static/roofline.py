@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.platforms.data import Architecture, Platform
 from pytest_cutile.platforms.lookup import find_architecture, stand_in
 from pytest_cutile.static.rules import resident
+from pytest_cutile.tensors.formats import FORMATS
 
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
     from pytest_cutile.static.facts import LaunchFacts
@@ -47,16 +48,7 @@ _PIPES = MappingProxyType(
     }
 )
 _PRODUCT_TYPES = MappingProxyType(
-    {
-        "f16": "float16",
-        "bf16": "bfloat16",
-        "tf32": "tfloat32",
-        "f32": "float32",
-        "f64": "float64",
-        "f8E4M3FN": "float8_e4m3fn",
-        "f8E5M2": "float8_e5m2",
-        "i8": "int8",
-    }
+    {"i8": "int8", **{target.tile_ir: name for name, target in FORMATS.items()}}
 )
 """Operands of products by Tile IR's name: cuTile's."""
 

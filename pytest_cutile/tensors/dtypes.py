@@ -6,18 +6,7 @@ import torch
 
 from pytest_cutile.tensors.formats import FORMATS, FloatFormat
 
-_ALIASES = {
-    alias: name
-    for name, aliases in {
-        "float16": ("fp16", "f16", "half"),
-        "bfloat16": ("bf16",),
-        "float32": ("fp32", "f32", "float"),
-        "float64": ("fp64", "f64", "double"),
-        "float8_e4m3fn": ("fp8_e4m3", "e4m3", "float8_e4m3"),
-        "float8_e5m2": ("fp8_e5m2", "e5m2"),
-    }.items()
-    for alias in aliases
-}
+_ALIASES = {alias: target.name for target in FORMATS.values() for alias in target.aliases}
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 _SIGNED = ("int8", "int16", "int32", "int64")
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

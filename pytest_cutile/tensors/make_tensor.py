@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.input_names import DISTRIBUTIONS
 from pytest_cutile.tensors.dtypes import format_of, name_of, resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT8_E4M3FN, FloatFormat
+from pytest_cutile.tensors.formats import FloatFormat
 from pytest_cutile.tensors.poison import laid_out
 from pytest_cutile.tensors.rounding import round_to
 
@@ -235,10 +235,10 @@ def _draw(
         if signed_rows:
             _give_rows_a_sign(values)
         _alter(values, dist, fmt, generator)
-    if fmt.eight_bit:
+    if fmt.saturates:
         # not what is no number: it does not saturate
         rounded = round_to(values.double(), fmt, saturate=True).to(wide)
-        values = torch.where(values.isfinite() | (values.isinf() & (fmt is FLOAT8_E4M3FN)), rounded, values)
+        values = torch.where(values.isfinite() | (values.isinf() & (not fmt.has_infinity)), rounded, values)
     return values.to(dtype).to(place)
 
 

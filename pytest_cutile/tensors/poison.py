@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_cutile.compiler.trace.tensors import backward_under
-from pytest_cutile.tensors.dtypes import FLOATS, bits_of, name_of
+from pytest_cutile.tensors.dtypes import FLOATS, bits_of, format_of, name_of
 
 
 class Pattern(Enum):
@@ -89,7 +89,8 @@ def _parts_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def may_be_value(dtype: torch.dtype) -> bool:
     """Return whether a kernel may write the pattern of a dtype, too: an integer, or float8_e4m3fn's NaN."""
-    return not dtype.is_floating_point or name_of(dtype) == "float8_e4m3fn"
+    target = format_of(dtype)
+    return not dtype.is_floating_point or (target is not None and not target.has_infinity)
 
 
 @contextmanager

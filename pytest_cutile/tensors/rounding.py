@@ -26,7 +26,7 @@ def spacing(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
 
 def convert(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     """Round float64 `values` as kernels convert them: 8-bit formats saturate."""
-    return round_to(values, target, saturate=target.eight_bit)
+    return round_to(values, target, saturate=target.saturates)
 
 
 def round_to(values: torch.Tensor, target: FloatFormat, *, saturate: bool = False) -> torch.Tensor:
@@ -42,5 +42,5 @@ def round_to(values: torch.Tensor, target: FloatFormat, *, saturate: bool = Fals
     if saturate:
         return rounded.clamp_(-largest, largest)
     overflow = rounded.abs() > largest
-    beyond = torch.full_like(rounded, torch.nan if target.name == "float8_e4m3fn" else torch.inf)
+    beyond = torch.full_like(rounded, torch.inf if target.has_infinity else torch.nan)
     return torch.where(overflow, beyond.copysign_(rounded), rounded)

@@ -304,7 +304,7 @@ def _rounded(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     found = format_of(like.dtype)
     if found is None:
         return y.to(like.device)
-    return round_to(y, found, saturate=found.eight_bit).to(like.device)
+    return round_to(y, found, saturate=found.saturates).to(like.device)
 
 
 def _digest(tensors: Sequence[torch.Tensor]) -> str:

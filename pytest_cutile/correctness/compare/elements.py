@@ -184,7 +184,7 @@ class ElementComparison:
                 compared = _compare_integers(got, y, float(bound.atol))
             else:
                 compared = _compare_floats(got.double(), y.double(), bound, block, here, self.together)
-                if bound.target.eight_bit:
+                if bound.target.saturates:
                     special = compared.got.isfinite().logical_not_() & compared.exact.isfinite()
                     self.overflowed += int((special & ~compared.outside).sum())
             if not may_be_value(got.dtype):
@@ -287,7 +287,7 @@ def _compare_floats(
         b, lowest, highest = bound.interval(y, rounded)
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
-    if target.eight_bit:
+    if target.saturates:
         inside |= _is_overflow(got, y, b, target)
     ulps = (got - rounded).abs_().div_(spacing(rounded, target))
     error = torch.where(beyond == 0, 0.0, beyond / b)
@@ -312,7 +312,7 @@ def _compare_floats(
 def _is_overflow(got: torch.Tensor, y: torch.Tensor, b: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     """Return where 8 bits are NaN (e4m3) or Inf (e5m2), and a conversion that does not saturate may be."""
     may_overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
-    special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
+    special = got.isinf() & (got.sign() == y.sign()) if target.has_infinity else got.isnan()
     return may_overflow & special
 
 

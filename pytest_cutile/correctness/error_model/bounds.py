@@ -33,7 +33,7 @@ from pytest_cutile.correctness.error_model.tolerance import (
     model_for,
 )
 from pytest_cutile.tensors.dtypes import format_of, name_of
-from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT16, FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import spacing
 from pytest_cutile.tensors.trees import tensors_in
 
@@ -144,7 +144,7 @@ class Bounds:
 
     def has_short_sums(self, out: torch.Tensor) -> bool:
         """Return whether products may be summed in fewer bits than float32 has, on the device of `out`."""
-        if not (self.terms.operands.eight_bit and self.truth.observed.has_products and out.is_cuda):
+        if not (self.terms.operands.bits < FLOAT16.bits and self.truth.observed.has_products and out.is_cuda):
             return False
         return torch.cuda.get_device_capability(out.device)[0] == _HOPPER
 

@@ -31,7 +31,7 @@ from pytest_cutile.correctness.error_model.operators import (
     writes_in_place,
 )
 from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT16, FLOAT32, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import map_tensors, tensors_in
 
@@ -173,7 +173,7 @@ def add_exactly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operan
     if bound.numel() == 0:
         return True
     terms = args[0].numel() / bound.numel() if name == "mean" else 1
-    largest = EIGHT_BIT_SUM if operands.eight_bit else 2.0**FLOAT32.precision
+    largest = EIGHT_BIT_SUM if operands.bits < FLOAT16.bits else 2.0**FLOAT32.precision
     return _is_power_of_two(terms) and bool(terms * bound.max() <= largest)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.formats import FLOAT16
 from pytest_cutile.tensors.trees import named_tensors
 
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"})
@@ -108,7 +109,7 @@ def _jumps(name: str, result: torch.Tensor) -> bool:
         return not is_float64(result)
     # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
     target = format_of(result.dtype)
-    return not result.is_complex() and (target is None or target.eight_bit)
+    return not result.is_complex() and (target is None or target.bits < FLOAT16.bits)
 
 
 def is_wide(value: Any) -> bool:

@@ -98,7 +98,7 @@ def _operand_format(dtypes: Iterable[torch.dtype]) -> FloatFormat:
 
 
 def _format(option: str, dtype: torch.dtype | str | None) -> FloatFormat | None:
-    if dtype is None or dtype in ("tf32", "tfloat32"):
+    if dtype is None or dtype in (TFLOAT32.name, TFLOAT32.short_name):
         return None if dtype is None else TFLOAT32
     target = format_of(resolve_dtype(dtype))
     if target is None:

@@ -8,10 +8,10 @@ from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op, Tile
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.arithmetic import bits_of, float_operation, unsigned, wrap
-from pytest_cutile.interpreter.ops.rounding import FLOAT_FORMATS, NEAREST, round_to, round_to_tf32
+from pytest_cutile.interpreter.ops.rounding import NEAREST, round_to, round_to_tf32
 from pytest_cutile.interpreter.values import DTYPES, dtype_of, moved
+from pytest_cutile.tensors.formats import BY_TILE_IR, FLOAT4_E2M1FN, FLOAT8_E8M0FNU, TFLOAT32
 
-_BYTE_FLOATS = {"f8E4M3FN", "f8E5M2"}
 _F64_EXACT_INTEGERS = 2**53
 
 
@@ -23,23 +23,21 @@ def _target(op: Op) -> tuple[str, torch.dtype]:
 
 def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
     """Round floats to the element type `name`; what is too large for a small one becomes its largest."""
-    dtype = DTYPES[name]
-    if mode in NEAREST and source.dtype != torch.float64:
-        if name == "tf32":
+    dtype, target = DTYPES[name], BY_TILE_IR[name]
+    if mode in NEAREST and source.dtype != torch.float64 and target not in {FLOAT4_E2M1FN, FLOAT8_E8M0FNU}:
+        if target is TFLOAT32:
             return round_to_tf32(source.float())
-        if name in _BYTE_FLOATS:
-            limit = torch.finfo(dtype).max
-            return source.float().clamp(-limit, limit).to(dtype)
-        if name not in {"f4E2M1FN", "f8E8M0FNU"}:
-            return source.to(dtype)
+        if target.saturates:
+            source = source.float().clamp(-target.max_finite, target.max_finite)
+        return source.to(dtype)
     wide = source.double()
-    if name == "f4E2M1FN":
+    if target is FLOAT4_E2M1FN:
         # It has no NaN: PTX makes it the largest value.
-        wide = torch.where(wide.isnan(), torch.full_like(wide, FLOAT_FORMATS[name].max_finite), wide)
-    elif name == "f8E8M0FNU":
+        wide = torch.where(wide.isnan(), torch.full_like(wide, target.max_finite), wide)
+    elif target is FLOAT8_E8M0FNU:
         # It has neither zero nor sign: the least value stands for zero.
-        wide = wide.abs().clamp(min=2.0 ** FLOAT_FORMATS[name].min_exponent)
-    return round_to(wide, name, mode).to(dtype)
+        wide = wide.abs().clamp(min=2.0**target.min_exponent)
+    return round_to(wide, target, mode).to(dtype)
 
 
 @float_operation("ftof")

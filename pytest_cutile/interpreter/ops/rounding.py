@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from pytest_cutile.tensors import formats
-from pytest_cutile.tensors.formats import FloatFormat
+from pytest_cutile.tensors.dtypes import name_of
+from pytest_cutile.tensors.formats import FLOAT64, FORMATS, FloatFormat
 
 _F32_LARGEST_DENORMAL = 2.0**-126 - 2.0**-149
 _F64_BIAS = 1023
@@ -20,25 +20,6 @@ _F64_FRACTION_BITS = 52
 _SPLITTER = 2.0**27 + 1
 NEAREST = frozenset({"nearest_even", "approx", "full"})
 """Modes that round to the nearest value; "approx" and "full" promise less than that."""
-
-
-FLOAT_FORMATS = {
-    "f64": formats.FLOAT64,
-    "f32": formats.FLOAT32,
-    "tf32": formats.TFLOAT32,
-    "bf16": formats.BFLOAT16,
-    "f16": formats.FLOAT16,
-    "f8E5M2": formats.FLOAT8_E5M2,
-    "f8E4M3FN": formats.FLOAT8_E4M3FN,
-    "f8E8M0FNU": FloatFormat(name="float8_e8m0fnu", precision=1, min_exponent=-127, max_finite=2.0**127),
-    "f4E2M1FN": FloatFormat(name="float4_e2m1fn", precision=2, min_exponent=0, max_finite=6.0),
-}
-"""The formats that can be rounded to, by their names in Tile IR."""
-_SATURATING = {"f8E5M2", "f8E4M3FN", "f8E8M0FNU", "f4E2M1FN"}
-"""Where what is too large becomes the largest value: the format has no infinity, or none is made."""
-
-_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-
 
 _NAN_BITS = {
     torch.float32: (torch.int32, 0x7FFFFFFF),
@@ -69,13 +50,12 @@ def flush(value: torch.Tensor, *, ftz: bool) -> torch.Tensor:
     return torch.copysign(torch.nn.functional.hardshrink(value, _F32_LARGEST_DENORMAL), value)
 
 
-def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
-    """Round float64 to the format `name`, and return it as float64.
+def round_to(value: torch.Tensor, target: FloatFormat, mode: str) -> torch.Tensor:
+    """Round float64 to `target`, and return it as float64.
 
     NaN stays NaN; of a format that has none, the caller says what it is.
     """
-    target = FLOAT_FORMATS[name]
-    if name == "f64":
+    if target is FLOAT64:
         return value
     exponent = (torch.frexp(value)[1] - 1).clamp(min=target.min_exponent) - (target.precision - 1)
     quantum = (exponent.to(torch.int64) + _F64_BIAS << _F64_FRACTION_BITS).view(torch.float64)
@@ -91,7 +71,7 @@ def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
     if not beyond.any():
         return rounded
     top = torch.copysign(torch.full_like(rounded, target.max_finite), rounded)
-    if name in _SATURATING:
+    if target.saturates:
         return torch.where(beyond, top, rounded)
     # Rounded away from infinity, what is too large stays finite.
     stays = {
@@ -106,7 +86,7 @@ def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
 def round_result(value: torch.Tensor, error: torch.Tensor, dtype: torch.dtype, mode: str) -> torch.Tensor:
     """Round a result to `dtype`; float64 `value` is the nearest to it, `error` has the sign of its rest."""
     if dtype != torch.float64:
-        return round_to(to_odd(value, error), _NAMES[dtype], mode).to(dtype)
+        return round_to(to_odd(value, error), FORMATS[name_of(dtype)], mode).to(dtype)
     upwards, downwards = torch.full_like(value, math.inf), torch.full_like(value, -math.inf)
     up = (error > 0) & ((mode == "positive_inf") | ((mode == "zero") & (value < 0)))
     down = (error < 0) & ((mode == "negative_inf") | ((mode == "zero") & (value > 0)))

@@ -13,6 +13,7 @@ from pytest_cutile.reports.document import shorten
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, bandwidth, is_finite, lines_plot, roofline
 from pytest_cutile.reports.html.templates import NAME_CHARACTERS
 from pytest_cutile.reports.report import Figures, Report, ReportedCase, ReportedPlatform
+from pytest_cutile.tensors.formats import FORMATS
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -131,7 +132,7 @@ def _bandwidths(kernel: _Kernel) -> Iterator[tuple[str, Markup]]:
 
 def short_dtype(dtype: str) -> str:
     """Return a dtype as names of cases have it: "bf16", "tf32", "e4m3fn"."""
-    return dtype.replace("float8_", "").replace("bfloat", "bf").replace("tfloat", "tf").replace("float", "fp")
+    return FORMATS[dtype].short_name if dtype in FORMATS else dtype
 
 
 def ladders(names: Iterable[str]) -> dict[str, dict[int, str]]:
