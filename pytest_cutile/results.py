@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from pytest_cutile.quantities import format_change, format_share, format_time
 from pytest_cutile.statistics import LONGEST_US, SHORTEST_US
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
 # Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a
 # baseline would pass everything, or nothing.
@@ -33,6 +33,8 @@ FAILED_IN_WORDS = {
     Reason.COMPILE_ERROR: "does not compile",
     Reason.NOTHING_LAUNCHED: "launches nothing",
     Reason.NO_COMPILER: "no compiler",
+    Reason.RAISED: "raised",
+    Reason.UNCHECKABLE: "nothing to compare",
 }
 """Reasons of failures that tables say in other words than their code."""
 
@@ -77,6 +79,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         """What results of one root cause have in common, of whatever gate: a run tells it once."""
         if self.reason is Reason.RAISED:
             return "raised", self.kernel, _without_numbers(self.detail)
+        if self.verdict in UNDECIDED:
+            return f"{self.verdict}", self.arch, self.detail
         return self._cause
 
     @property
@@ -249,7 +253,7 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     @property
     def symptom(self) -> str:
         """What is wrong, without numbers: two bugs of a kernel differ in it, and often one with other inputs."""
-        return _without_numbers(self.detail)
+        return "" if self.reason is Reason.RAISED else _without_numbers(self.detail)
 
     @property
     def of_case(self) -> tuple[str, str]:

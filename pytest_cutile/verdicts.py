@@ -51,6 +51,8 @@ class Reason(StrEnum):
     """Outputs are not what the reference computes, within the bound."""
     OTHER_STRUCTURE = "other-structure", Verdict.FAIL, "correct"
     """Outputs have other shapes, another number, or other dtypes than the reference's."""
+    UNCHECKABLE = "uncheckable", Verdict.FAIL, "correct"
+    """The launcher returned nothing that can be compared, or an input as it was."""
     CHANGED_INPUT = "changed-input", Verdict.FAIL, "correct"
     """An input was changed that `mutates` and `writes` do not name."""
     UNWRITTEN = "unwritten", Verdict.FAIL, "correct"

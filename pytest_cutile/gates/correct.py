@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_cutile.compiler import CompileError
-from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
@@ -183,6 +183,8 @@ def _failure(error: Exception) -> dict[str, Any]:
             return {"reason": Reason(error.kind), "detail": message}  # type: ignore[call-arg]
         case CompileError():
             return {"reason": Reason.COMPILE_ERROR, "detail": message}
+        case UncheckableOutput():
+            return {"reason": Reason.UNCHECKABLE, "detail": message}
     return {"reason": Reason.RAISED, "detail": f"{type(error).__name__}: {message}"}
 
 

@@ -30,7 +30,7 @@ from pytest_cutile.verdicts import Reason
 
 _WRONG = {
     Reason.WRONG_RESULT: "the result is wrong, so its {} means nothing",
-    Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
+    Reason.UNCHECKED: "its result could not be checked: nobody knows whether it is right",
 }
 
 

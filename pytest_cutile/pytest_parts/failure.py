@@ -173,6 +173,9 @@ def shorten(
     """
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
     if not entries or not isinstance(entries[0], ReprEntry) or entries[0].style != _STYLE:
+        sections = getattr(report.longrepr, "sections", [])
+        if more and sections:  # a traceback of the user's code, and the command
+            sections.insert(-1, ("Other cases", "\n".join(more), "-"))
         return
     body, gap = entries[-2], "\n"
     facts = [line for line in body.lines if line.strip() not in without]

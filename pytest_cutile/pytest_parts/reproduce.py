@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.pytest_parts.options import OPTIONS
 from pytest_cutile.pytest_parts.options.option import Repeat
+from pytest_cutile.pytest_parts.reporting import PROPERTY
 from pytest_cutile.settings import Settings
+from pytest_cutile.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pytest
@@ -38,7 +40,9 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
         from pytest_cutile.tensors.seeded import seed_from
 
         seed = f" (seed {seed_from(item.nodeid) if task is None else seed_of(task.case, item.nodeid)})"
-        interpreted = session.target.interprets(arch)
+        results = [value for name, value in item.user_properties if name == PROPERTY]
+        measured = all(result["verdict"] != Verdict.NOT_MEASURED for result in results)  # type: ignore[index]
+        interpreted = measured and session.target.interprets(arch)
     return f"Reproduce{seed}:\n  {_command(item, session.settings, arch, interpreted=interpreted)}"
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_cutile.pytest_parts.failure import shorten
 from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.settings import Settings
-from pytest_cutile.verdicts import FAILED, Verdict
+from pytest_cutile.verdicts import FAILED, UNDECIDED, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.document import Document
@@ -75,8 +75,9 @@ class TerminalSummary:
         if reporter is None or reporter.verbosity > 1:
             return
         failures: dict[tuple[str, ...], list[Failure]] = defaultdict(list)
+        failing = FAILED | UNDECIDED if self._settings.strict else FAILED
         for report in _failed(reporter, pytest.TestReport):
-            results = [result for result in results_of(report) if result.verdict in FAILED]
+            results = [result for result in results_of(report) if result.verdict in failing]
             cause = results[0].cause if results else (report.nodeid,)
             failures[cause].append(Failure(report, results[0] if results else None))
         for alike in failures.values():

@@ -134,10 +134,11 @@ def _row(names: tuple[str, ...], by_gate: Mapping[str, Sequence[Result]]) -> Cas
 
 
 def _worst(results: Sequence[Result]) -> Result:
-    def rank(result: Result) -> tuple[int, bool, bool]:
-        return _badness(result), result.verdict in UNDECIDED, result.of_case[0] == result.case
+    def rank(result: Result) -> tuple[int, bool, bool, int]:
+        has_own_name = result.of_case[0] == result.case
+        return _badness(result), result.verdict in UNDECIDED, has_own_name, result.clarity
 
-    worst = max(reversed(results), key=rank)
+    worst = max(results, key=rank)
     agree = len({result.verdict for result in results}) == 1
     return msgspec.structs.replace(worst, gpu_id="") if agree else worst
 

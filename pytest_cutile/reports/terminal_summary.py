@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_cutile.quantities import abridged, counted, format_change
 from pytest_cutile.reports.cases import (
@@ -42,8 +42,8 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     if verbose or any(text for case in cases for text in case.figures.values()):
         blocks.append(_table(cases, alone, verbose=verbose))
     else:
-        blocks.append(_overview(cases, run.seconds))
-        failed = [case for case in cases if case.tone is Tone.BAD or any(map(run.has_failed, case.results))]
+        blocks.append(_overview(cases, run))
+        failed = [case for case in cases if _is_bad(case, run)]
         blocks += [_table(failed, alone, verbose=True)] if failed else []
     blocks += _notes([interpreted_line(results)])
     blocks += _notes(_correctness_notes(results, verbose=verbose), overflow=clipped)
@@ -97,7 +97,15 @@ def _table(cases: Sequence[CaseRow], alone: str, *, verbose: bool) -> Table:
     return Table([*NAMES, *columns, Column("arch"), Column("verdict")], rows)
 
 
-def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
+def _is_bad(case: CaseRow, run: RunOutcome) -> bool:
+    """Say whether a case is to be seen: not one whose regression was accepted."""
+    return any(
+        run.has_failed(result) or result.verdict is Verdict.FAIL or result.reason is Reason.LOST
+        for result in case.results
+    )
+
+
+def _overview(cases: Sequence[CaseRow], run: RunOutcome) -> Table:
     """Return a row for each kernel: how many of its cases are right and compile, and what has changed."""
     by_kernel: dict[str, list[CaseRow]] = defaultdict(list)
     for case in cases:
@@ -108,32 +116,32 @@ def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
             f"{len({case.name for case in own})}",
             _passed(own, CorrectResult),
             _passed(own, CompileResult),
-            _changed(own),
-            f"{seconds[kernel]:.1f} s" if kernel in seconds else "",
+            _changed(own, run),
+            f"{run.seconds[kernel]:.1f} s" if kernel in run.seconds else "",
         )
-        tone = Tone.BAD if any(case.tone is Tone.BAD for case in own) else Tone.GOOD
+        tone = Tone.BAD if any(_is_bad(case, run) for case in own) else Tone.GOOD
         rows.append(Row((kernel, *cells), tone))
     titles = ("cases", "right", "compiles", "changed", "time")
     return Table([NAMES[0], *(Column(title, right=True) for title in titles)], rows)
 
 
-def _changed(cases: Iterable[CaseRow]) -> str:
+def _changed(cases: Iterable[CaseRow], run: RunOutcome) -> str:
     """Return how the compiled code of cases differs from the baselines': "2 worse, 1 better", or "no"."""
     changes: dict[str, set[str]] = defaultdict(set)
     for case in cases:
         for result in case.results:
-            if isinstance(result, StaticResult) and (word := _change(result)):
+            if isinstance(result, StaticResult) and (word := _change(result, run)):
                 changes[word].add(case.name)
     if len(changes) == 1 and not {"no", "no baseline", "recorded"}.isdisjoint(changes):
         return next(iter(changes))
     return ", ".join(f"{len(names)} {word}" for word, names in changes.items() if word != "no")
 
 
-def _change(result: StaticResult) -> str:
+def _change(result: StaticResult, run: RunOutcome) -> str:
     """Return how the compiled code differs from the baseline's, in a word; "" if nobody knows."""
     words = {
         Verdict.PASS: "no" if result.reason is Reason.UNCHANGED else "other code",
-        Verdict.REGRESSION: "worse",
+        Verdict.REGRESSION: "worse" if run.has_failed(result) else "worse, accepted",
         Verdict.IMPROVEMENT: "better",
         Verdict.NO_BASELINE: "recorded" if result.is_recorded else "no baseline",
         Verdict.INCONCLUSIVE: "unknown",
@@ -142,15 +150,18 @@ def _change(result: StaticResult) -> str:
 
 
 def _passed(cases: Iterable[CaseRow], kind: type[Result]) -> str:
-    """Return how many cases pass a gate, on all architectures: "3", or "2 of 3"."""
+    """Return how many cases pass a gate, on all architectures: "3", "2 of 3", or "3, 1 not measured"."""
     verdicts: dict[str, set[Verdict]] = defaultdict(set)
     for case in cases:
         verdicts[case.name] |= {result.verdict for result in case.results if isinstance(result, kind)}
     known = [*filter(None, verdicts.values())]
     count = known.count({Verdict.PASS})
-    if count == len(known):
-        return f"{count}" if count else ""
-    return f"{count} of {len(known)}"
+    unknown = sum(
+        Verdict.NOT_MEASURED in own and own <= {Verdict.PASS, Verdict.NOT_MEASURED} for own in known
+    )
+    measured = len(known) - unknown
+    shown = f"{count}" if count == measured else f"{count} of {measured}"
+    return ", ".join([shown] * bool(measured) + [f"{unknown} not measured"] * bool(unknown))
 
 
 def _gpu_today(results: Sequence[Result]) -> Iterator[str]:

@@ -317,3 +317,54 @@ def test_github_shows_a_bad_declaration_at_its_line(project, monkeypatch):
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     project.edit('params={"n": 8}', 'params={"m": 8}')
     project.run().stdout.fnmatch_lines(["::error file=mykernels/scale.py,line=*params do not fit inputs*"])
+
+
+BUGS = """
+import torch
+
+import pytest_cutile
+
+
+def rows(x):
+    y = torch.empty_like(x).copy_(x)
+    if x.shape[1] == 64:
+        y *= 2
+    if x.shape[1] == 96:
+        y[3] = 0
+    if x.shape[1] == 7:
+        raise ValueError(f"{x.shape[1]} columns are too few")
+    return y
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="rows",
+    launch=rows,
+    reference=lambda x: x * 1,
+    inputs=lambda make_tensor, m, n: (make_tensor((m, n), "float32"),),
+    cases=[
+        pytest_cutile.Case(name=f"n{n}", params={"m": 30, "n": n}, speed=False, named_inputs=())
+        for n in (40, 64, 96, 64 * 2, 7)
+    ],
+)
+"""
+
+
+def test_failures_of_one_kernel_that_begin_otherwise_are_not_called_the_same(project):
+    project.kernel(BUGS, name="rows")
+    result = project.run("mykernels/rows.py", "-k", "n64 or n96", gates="cutile_correct")
+    result.assert_outcomes(failed=2)
+    text = result.stdout.str()
+    assert "the same in" not in text
+    shown = re.findall(r"^E   rows differs from its reference(.*)", text, re.MULTILINE)
+    named = re.findall(r"^  in n(?:64|96): rows differs from its reference(.*)", text, re.MULTILINE)
+    assert len(shown) == len(named) == 1
+    assert {" only in index 3 of 30" in each for each in (*shown, *named)} == {True, False}
+
+
+def test_a_launcher_that_raises_says_in_which_cases(project):
+    project.kernel(BUGS.replace("== 64", "== 0").replace("== 96", "== 0"), name="rows")
+    result = project.run("mykernels/rows.py", "-m", "cutile_correct or cutile_compile", gates="")
+    text = result.stdout.str()
+    assert len(re.findall(r"^E +ValueError: 7 columns are too few", text, re.MULTILINE)) == 1
+    result.stdout.fnmatch_lines(["  the same in n7 (-v shows each)", "*Reproduce*"])
+    result.stdout.fnmatch_lines(["rows *n7 *raised"])

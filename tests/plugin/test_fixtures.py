@@ -87,7 +87,9 @@ def test_without_a_gpu_they_say_not_measured(project, monkeypatch):
     (project.path / "conftest.py").unlink()
     result = run(project, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["test_mine *1  0 of 1 *", "*not-measured (not-launched): no GPU of *"])
+    result.stdout.fnmatch_lines(
+        ["test_mine *1  1 not measured *", "*not-measured (not-launched): no GPU of *"]
+    )
     result = run(project, "-rs", "--correct-on=gpu")
     result.stdout.fnmatch_lines(["*not-measured (no-gpu): no GPU: *"])
 

@@ -115,7 +115,7 @@ def test_not_measured_is_never_shown_as_passed():
         result(gate="compile", reason=None),
     )
     assert rows[0].split() == ["kernel", "cases", "right", "compiles"]
-    assert rows[2].split() == ["softmax", "1", "0", "of", "1", "1"]
+    assert rows[2].split() == ["softmax", "1", "1", "not", "measured", "1"]
     assert rows[-1] == "not measured: 1 correct, 1 speed: no GPU: no NVIDIA driver"
 
 
@@ -141,6 +141,7 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
     ]
     run = RunOutcome(
         results=(normal, tiny, without_gpu("correct", "b"), wrong, *compiled, *static),
+        failed=(wrong, static[1]),
         seconds={"softmax": 3.21},
     )
     lines = [line.text for line in render_lines(terminal_summary(run).blocks) if line.text]
@@ -148,6 +149,13 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
     assert lines[2].split() == ["softmax", "2", "1", "of", "2", "2", "1", "worse", "3.2", "s"]
     assert lines[5].split() == ["softmax", "b", "wrong", "result", "(nan", "inputs)"]
     assert len(lines) == 6
+
+
+def test_an_accepted_regression_is_no_failure():
+    worse = without_gpu("static", "b", reason=Reason.WORSE_CODE, verdict=Verdict.REGRESSION)
+    accepted = terminal_summary(RunOutcome(results=(worse,)))
+    lines = [line.text.rstrip() for line in render_lines(accepted.blocks) if line.text]
+    assert lines[2:] == ["softmax      1  1 worse, accepted"]
 
 
 def test_what_this_run_recorded_first_is_recorded_and_not_without_a_baseline():

@@ -231,9 +231,8 @@ class GuardedLauncher:
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
                 raise UncheckableOutput(
-                    f"{self.name} returned {name} in the memory of its input {holders[0]}, with the bits "
-                    "that were there before: whether it wrote any cannot be told\n"
-                    f"{_advice(holders[0], returned=True)}"
+                    f"{self.name} returned its input {holders[0]} as it was: did it write any of it?\n"
+                    f"  {_advice(holders[0], returned=True)}"
                 )
         return outputs
 

@@ -117,6 +117,7 @@ OPTIONS = (
         help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
         "For CI on GPU runners, where a gate that measures nothing must not be green.",
         read=lambda config: {"strict": config.getoption("--perf-strict")},
+        repeat=Repeat.ALWAYS,
         in_fresh_process=False,
     ),
 )

@@ -46,7 +46,7 @@ def test_an_output_that_is_passed_in_and_not_declared():
 
     x = tensor(4, 4)
     stale = failure(kernel, x, x.clone(), reference=lambda x, _: x, error=UncheckableOutput)
-    assert "returned output in the memory of its input out, with the bits that were there before" in stale
+    assert "returned its input out as it was" in stale
     changed = failure(kernel, x, torch.zeros_like(x), reference=lambda x, _: x)
     assert "changed its input out (float16 [4, 4]): 12 of 16 elements" in changed
     for text in (stale, changed):
