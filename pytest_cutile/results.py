@@ -252,7 +252,7 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
 
     @property
     def symptom(self) -> str:
-        """What is wrong, without numbers: two bugs of a kernel differ in it, and often one with other inputs."""
+        """What is wrong, without numbers: two bugs of a kernel differ in it, or one with other inputs."""
         return "" if self.reason is Reason.RAISED else _without_numbers(self.detail)
 
     @property

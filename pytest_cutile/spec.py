@@ -353,7 +353,8 @@ class KernelSpec:
             try:
                 signature.bind(*first, **case.params)
             except TypeError as error:
-                wrong = f"its params do not fit {field_name}: {error}"
+                given = ", ".join(case.params) or "none"
+                wrong = f"its params ({given}) do not fit {field_name}{signature}: {error}"
                 raise self._error(f"case {case.name!r}: {wrong}", case.place) from None
 
     def _check_input_names(self, cases: set[str]) -> None:

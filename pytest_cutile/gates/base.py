@@ -71,7 +71,9 @@ class Gate(ABC):
 
     @abstractmethod
     def run(self, task: Task, test: RunningTest) -> None:
-        """Answer the question: add a result to `session.results`, raise what fails or skips the test.
+        """Answer the question: add a result to `session.results`, then raise what fails or skips the test.
+
+        The summary and all reports show results alone: what was not measured needs one, too.
 
         Raises:
             GateFailed: with the message of the failure.

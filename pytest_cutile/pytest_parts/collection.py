@@ -87,6 +87,7 @@ def locate(name: str, rootpath: Path) -> KernelLocation:
     if spec is not None and spec.origin:
         return KernelLocation(name, Path(spec.origin).resolve())
     hint = f"write {name[:-3].replace('/', '.')}; " if name.endswith(".py") else ""
+    hint = "write one name on each line; " if {*name} & {" ", ","} else hint
     raise pytest.UsageError(
         f"ini option cutile_kernels: no module or package {name!r}; {hint}"
         f"it is looked for on sys.path and in {rootpath}"

@@ -38,7 +38,7 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
         try:
             is_new = not path.exists()
             path.open("a").close()
-            if is_new and report_format.replaces:
+            if is_new and not report_format.appends:
                 path.unlink()  # a run that is killed leaves no empty report
         except OSError as error:
             raise pytest.UsageError(
@@ -72,7 +72,7 @@ class ReportFiles:
         for report_format, path in self._run.settings.report_paths.items():
             text = report_format.render(outcome)
             try:
-                _write(path, text, replaces=report_format.replaces)
+                _write(path, text, appends=report_format.appends)
             except OSError as error:
                 from pytest_cutile.locking import not_written
 
@@ -85,15 +85,15 @@ class ReportFiles:
             terminalreporter.write_line(text, red=True)
 
 
-def _write(path: Path, text: str, *, replaces: bool) -> None:
+def _write(path: Path, text: str, *, appends: bool) -> None:
     """Append to a file, or replace it as a whole or not at all."""
-    if replaces:
-        from pytest_cutile.locking import replace_file
-
-        replace_file(path, text)
+    if appends:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{text}" if file.seekable() and file.tell() else text)
         return
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"\n{text}" if file.seekable() and file.tell() else text)
+    from pytest_cutile.locking import replace_file
+
+    replace_file(path, text)
 
 
 def _environment(run: PytestRun) -> dict[str, str]:

@@ -25,8 +25,10 @@ class ReportFormat(NamedTuple):
     """The command-line option that takes the file's path: "--kernel-csv"."""
     help: str
     render: Callable[[RunOutcome], str]
-    replaces: bool = False
-    """Whether the file is replaced, and shows what was compiled; else the text is appended to it."""
+    appends: bool = False
+    """Whether the text is appended to the file, which it replaces otherwise."""
+    shows_code: bool = False
+    """Whether it shows what was compiled, which results then keep."""
     needs: str = ""
     """Package that renders it, of the extra "report"; empty where none is needed."""
 
@@ -57,19 +59,20 @@ FORMATS = (
         help="Append a Markdown summary of the run to PATH, failures first, such as "
         '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
         render=render_job_summary,
+        appends=True,
     ),
     ReportFormat(
         option="--kernel-json",
         help="Write everything that the reports show of the run to PATH, as JSON with a versioned schema.",
         render=render_json,
-        replaces=True,
+        shows_code=True,
     ),
     ReportFormat(
         option="--kernel-html",
         help="Write a page about the run to PATH: failures, cases, plots, history, compiled code. It is one "
         "file that needs no network.",
         render=render_html_page,
-        replaces=True,
+        shows_code=True,
         needs="jinja2",
     ),
 )

@@ -227,8 +227,8 @@ def test_launchers_say_that_no_gradient_flows_through_them(spec):
 def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
-    # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed. A published
-    # workload has five, beside 8-bit floats and one prompt.
+    # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed.
+    # A published workload has five, beside 8-bit floats and one prompt.
     assert 2 <= sum(case.speed for case in spec.cases) <= (9 if spec.name in PUBLISHED else 6)
 
 

@@ -1,6 +1,7 @@
 """`--perf-strict`: what says nothing about the speed fails."""
 
 import itertools
+import re
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_not_measured_fails(project):
     result = project.run("--arch", "sm_121", "--perf-strict")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*not-measured (other-arch)*NVIDIA H200*--perf-strict*"])
+
+
+def test_the_command_of_a_strict_failure_repeats_it_and_one_cause_is_told_once(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (project.path / "conftest.py").unlink()
+    text = project.run("--perf-strict", "-m", "cutile_speed or cutile_static", gates="").stdout.str()
+    commands = re.findall(r"^  (pytest .*)", text, re.MULTILINE)
+    assert len(commands) == 2
+    assert all("--perf-strict" in command and "--correct-on" not in command for command in commands)
 
 
 def test_a_pass_passes(project):

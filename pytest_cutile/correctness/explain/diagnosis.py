@@ -148,7 +148,7 @@ def find_noise(output: WrongOutput) -> list[str]:
     if not 0 < share < _NOISE or abs(float(d.dot(y))) > _INDEPENDENT * math.sqrt(error * size):
         return []
     bits = math.floor(math.log2(0.4 / share))
-    coarse = "bfloat16 (8 significant bits)" if bits <= _BFLOAT16_BITS else "float16 or tfloat32 (11)"
+    coarse = "bfloat16 (8 significant bits)" if bits <= _BFLOAT16_BITS else "float16 or tfloat32 (11 bits)"
     typical = f"typically {100 * share:.2g} % of a value"
     return [f"errors like noise, {typical}: is a sum kept, or a value rounded, in {coarse}?"]
 

@@ -227,7 +227,7 @@ class GuardedLauncher:
             mismatch = KernelMismatch(text, kind=kind)
             mismatch.changed = changed
             raise mismatch
-        for name, tensor in named_tensors(outputs, OUTPUT):
+        for tensor in tensors_in(outputs):
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
                 raise UncheckableOutput(

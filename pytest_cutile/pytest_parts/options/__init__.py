@@ -75,7 +75,7 @@ def read_settings(config: pytest.Config) -> Settings:
         rootpath=config.rootpath,
         report_paths=read_report_paths(config),
         keeps_facts=fields["kernel_report"]
-        or any(each.replaces and config.getoption(each.option) for each in FORMATS),
+        or any(file.shows_code and config.getoption(file.option) for file in FORMATS),
         server_folder=_internal_path(config, SERVER_FOLDER),
         sanitized=_internal_path(config, SANITIZED),
         xdist_worker=hasattr(config, "workerinput"),

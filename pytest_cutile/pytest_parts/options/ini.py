@@ -13,6 +13,8 @@ from pytest_cutile.pytest_parts.options.option import Fields
 
 STATIC_MARGIN = 0.1
 """The default of `cutile_static_margin`."""
+_SIMILAR = 0.7
+"""Of two names, as difflib measures it: all begin alike."""
 # A number of its own in a TOML file; pytest before 8.4 knows only texts.
 _NUMBER = "float" if pytest.version_tuple >= (8, 4) else None
 
@@ -125,5 +127,6 @@ def _refuse_unknown_keys(config: pytest.Config) -> None:
 
 def _refuse_unknown(what: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise pytest.UsageError(f"{what} {name!r} is unknown: did you mean {nearest!r}?")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise pytest.UsageError(f"{what} {name!r} is unknown: {hint}")
