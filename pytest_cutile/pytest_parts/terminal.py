@@ -69,7 +69,7 @@ class TerminalSummary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all."""
+        """Report each root cause once and in few lines, before pytest prints the failures; -vv prints all."""
         self._is_over = True
         reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or reporter.verbosity > 1:
@@ -81,10 +81,10 @@ class TerminalSummary:
             cause = results[0].cause if results else (report.nodeid,)
             failures[cause].append(Failure(report, results[0] if results else None))
         for alike in failures.values():
-            self._tell_once(alike, show_all=reporter.verbosity > 0)
+            self._report_once(alike, show_all=reporter.verbosity > 0)
 
-    def _tell_once(self, alike: Sequence[Failure], *, show_all: bool) -> None:
-        """Shorten failures of one root cause; hide all but the one that tells most, unless `show_all`."""
+    def _report_once(self, alike: Sequence[Failure], *, show_all: bool) -> None:
+        """Shorten failures of one root cause; hide all but the clearest, unless `show_all`."""
         advice = {getattr(result, "advice", "") for _, result in alike}
         refuted = advice - {""} if len(advice) > 1 else set()
         most = max(alike, key=lambda failure: failure.result.clarity if failure.result else 0)

@@ -1,4 +1,4 @@
-"""What launch code is told about the GPU when it is traced for an architecture without one."""
+"""What launch code sees of the GPU when it is traced for an architecture without one."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def what_would_pass(
     passes_torch: Callable[[], bool],
 ) -> str:
     """Say under which of `policies`, the least loose first, or torch's tolerances, outputs pass."""
-    if policies and passes(policies[-1]):  # else none passes: most bugs are told by one attempt
+    if policies and passes(policies[-1]):  # else none passes: one attempt shows most bugs
         least = next(policy for policy in policies if policy is policies[-1] or passes(policy))
         return would_pass_with(f"{least}")
     if passes_torch():

@@ -265,7 +265,7 @@ def _misroundings(
     # In fp8 most elements are the same after 1 %.
     yield "1 % too large", target.unit_roundoff < 0.01, lambda y: convert(y * 1.01, target)  # noqa: PLR2004
     if target.precision > BFLOAT16.precision:
-        # May be part of the kernel's policy: told, but no weakness.
+        # May be part of the kernel's policy: reported, but no weakness.
         yield "rounded to bfloat16", False, lambda y: round_to(y, BFLOAT16)
     if bool((output.exact == 0).any()):
         yield "sign of zero", False, lambda y: convert(y.where(y != 0, -y), target)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pytest
 
 SERVER_FOLDER = "cutile_server_folder"
-"""What a fresh process is told by the one that it measures for; no option of the command line."""
+"""What a fresh process gets from the one that it measures for; no option of the command line."""
 SANITIZED = "cutile_sanitized"
-"""What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
+"""What a process under compute-sanitizer gets from the one that it runs tests for; likewise no option."""
 
 _REPORTS = (
     Option(

@@ -29,7 +29,7 @@ PAGE_BYTES = 1_900_000
 PLOTS_URGENCY = 1.5
 """Of a kernel's plots, on the scale of `_urgency`: behind details of what failed or changed."""
 FAILURES_BYTES = 600_000
-"""Size up to which failures are told; each has its row in the table."""
+"""Size up to which failures are shown; each has its row in the table."""
 
 
 def render_html(report: Report) -> str:
