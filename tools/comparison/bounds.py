@@ -32,9 +32,9 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "What a tile of queries costs beside its loop over keys. Times of four batches are nearly a n + "
         "b n^2. For n = 1024, in us: without a mask (from n = 1024 and 2048) ours a n = 34 and b n^2 = 98, "
         "cuDNN's 28 and 95; with a mask (from n = 1024 and 4096) 53 and 45, cuDNN's 45 and 47. The loop "
-        "takes 0.95 to 1.03 of cuDNN's time, the rest of a tile (load Q, wait for the first keys, divide, store) "
-        "1.2 times: presumably cuDNN loads for its next tile meanwhile. Blocks that take tiles in turn, as "
-        "they do without a mask, gain 2 to 3 %; more is not for the kernel's author to say.",
+        "takes 0.95 to 1.03 of cuDNN's time, the rest of a tile (load Q, wait for the first keys, divide, "
+        "store) 1.2 times: presumably cuDNN loads for its next tile meanwhile. Blocks that take tiles in "
+        "turn, as they do without a mask, gain 2 to 3 %; more is not for the kernel's author to say.",
     ),
     (
         r"fmha\[fp16-(causal-)?4x32x16384x128\]",
