@@ -126,7 +126,7 @@ class ShownFailure:
     cases: Sequence[ReportedCase]
     """Of that test."""
     others: Sequence[ReportedCase]
-    """In which the same is wrong."""
+    """Other failed cases of the kernel, of one root cause as far as the gate can tell."""
     errors: Sequence[tuple[str, Markup, str]]
 
 
