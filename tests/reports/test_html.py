@@ -176,7 +176,7 @@ def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
     failed_tests = [failed_test(one, headline=f"story of {one.case}") for one in results]
     page = page_of(*results, failed=results, failed_tests=failed_tests)
     assert "story of b" in page.text
-    assert "The same in k[a], sm_90 , k[c], sm_90" in page.text
+    assert "The kernel also fails in k[a], sm_90 , k[c], sm_90" in page.text
     assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
 
 
