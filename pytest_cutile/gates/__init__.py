@@ -18,7 +18,7 @@ class Registration(NamedTuple):
     """In test ids, markers and reports: "compile", `-m cutile_compile`."""
     question: str
     """What it does, for the list of markers."""
-    place: str
+    target: str
     """Module and class: "pytest_cutile.gates.compile:CompileGate"."""
     needs: tuple[str, ...] = ("compiler",)
     """What it cannot do without, for `pytest-cutile doctor`, which knows their names."""
@@ -63,4 +63,4 @@ def gate_of(nodeid: str) -> str:
 
 
 def load_gates() -> dict[str, type[Gate]]:
-    return {entry.name: pkgutil.resolve_name(entry.place) for entry in REGISTRY}
+    return {entry.name: pkgutil.resolve_name(entry.target) for entry in REGISTRY}

@@ -241,8 +241,11 @@ def _changes(static: Sequence[StaticResult], effect: Effect, *, verbose: bool) -
     """Return what compiled to something worse, better or different, cases with the same changes together."""
     regressions = sum(result.verdict is Verdict.REGRESSION for result in static)
     # A single regression is explained by its failure; a mere difference is for those who ask.
-    if (effect is Effect.WORSE and regressions <= 1) or (effect is Effect.DIFFERENT and not verbose):
+    if effect is Effect.WORSE and regressions <= 1:
         return []
+    if effect is Effect.DIFFERENT and not verbose:
+        others = sum(result.reason is Reason.NOT_WORSE for result in static)
+        return [f"other code, not worse: {counted(others, 'case')} (-v shows what differs)"] if others else []
     alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for result in static:
         changes = [text for text in result.changes if text.startswith(effect)]

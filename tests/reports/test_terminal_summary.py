@@ -151,6 +151,12 @@ def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
     assert len(lines) == 6
 
 
+def test_code_that_differs_and_is_not_worse_is_counted():
+    other = [without_gpu("static", case, reason=Reason.NOT_WORSE) for case in "ab"]
+    lines = [line.text for line in render_lines(terminal_summary(RunOutcome(results=other)).blocks)]
+    assert lines[-1] == "other code, not worse: 2 cases (-v shows what differs)"
+
+
 def test_an_accepted_regression_is_no_failure():
     worse = without_gpu("static", "b", reason=Reason.WORSE_CODE, verdict=Verdict.REGRESSION)
     accepted = terminal_summary(RunOutcome(results=(worse,)))
