@@ -241,11 +241,11 @@ class KernelSearch:
             certainty = "cut short: there may be a smaller one"
         refused = self._refusals.total()
         if self._smallest is not None:
-            found = declaration(self._smallest)
-            error = self._failing[found]
+            declared = declaration(self._smallest)
+            error = self._failing[declared]
             error.add_note(
                 f"found by search (seed {self._seed}, {self._passed} examples passed, {refused} refused); "
-                f"{certainty}.\nTo keep it, declare it:\n    {found},"
+                f"{certainty}.\nTo keep it, declare it:\n    {declared},"
             )
             raise error
         if self._report is None:

@@ -206,10 +206,10 @@ def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None
         )
 
 
-def same_digest(recorded: str, found: str) -> bool | None:
+def same_digest(recorded: str, other: str) -> bool | None:
     """Say whether two digests are equal; None if one is not known, or was made by other rules."""
-    rules = [digest.rpartition("-")[0] for digest in (recorded, found)]
-    return recorded == found if rules[0] and rules[0] == rules[1] else None
+    rules = [digest.rpartition("-")[0] for digest in (recorded, other)]
+    return recorded == other if rules[0] and rules[0] == rules[1] else None
 
 
 def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:

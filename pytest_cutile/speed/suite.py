@@ -186,12 +186,12 @@ def _measure(live: Sequence[PendingCase], processes: int, measure_again: Measure
         for case in live:
             if case.outcome is not None:
                 continue
-            found = measured.get(case.case.key)
-            if isinstance(found, Measurement):
-                case.repeats.append(found)
+            result = measured.get(case.case.key)
+            if isinstance(result, Measurement):
+                case.repeats.append(result)
             else:
                 lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
-                case.fail(found or MeasurementFailed(Reason.NOT_TIMED, lost))
+                case.fail(result or MeasurementFailed(Reason.NOT_TIMED, lost))
 
 
 def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_comparisons: int) -> None:

@@ -316,7 +316,9 @@ def test_github_shows_a_bad_declaration_at_its_line(project, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     project.edit('params={"n": 8}', 'params={"m": 8}')
-    project.run().stdout.fnmatch_lines(["::error file=mykernels/scale.py,line=*params (m) do not fit inputs*"])
+    project.run().stdout.fnmatch_lines(
+        ["::error file=mykernels/scale.py,line=*params (m) do not fit inputs*"]
+    )
 
 
 BUGS = """
