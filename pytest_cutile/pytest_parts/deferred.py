@@ -210,8 +210,8 @@ def _without_gate(nodeid: str) -> str:
 class LostTests:
     """On pytest-xdist's controller: fails tests that a worker began and never reported.
 
-    pytest-xdist notices a worker that dies while it runs a test, and not one that holds reports back. Of
-    both, cases say that they were not measured.
+    pytest-xdist reports the test that a worker was running when it died, but not the tests whose reports the
+    worker had deferred. The cases of both are reported as not measured.
     """
 
     def __init__(self, results: Results) -> None:
@@ -251,9 +251,9 @@ class LostTests:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _report_not_measured(self, session: pytest.Session, lost: pytest.TestReport) -> None:
-        """Report the case of a test that was lost as not measured, by a teardown as tests have it.
+        """Report the case of a lost test as not measured, in a teardown report, which carries results.
 
-        What is known of the case is the result of another gate for it, or else the test's name.
+        Kernel, case and GPU come from another gate's result for the case, or else from the test's name.
         """
         from pytest_cutile.results import SpeedResult, names_of_test
 
@@ -276,7 +276,7 @@ class LostTests:
         teardown = _lost(nodeid, "")
         teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
         teardown.user_properties = [(PROPERTY, result.to_builtins())]
-        if hasattr(lost, "node"):  # the worker, by which JUnit files know whose report it is
+        if hasattr(lost, "node"):  # the worker: pytest's JUnit writer matches reports by it
             teardown.node = lost.node  # type: ignore[attr-defined]
         session.config.hook.pytest_runtest_logreport(report=teardown)
         self._results.blame(result)
