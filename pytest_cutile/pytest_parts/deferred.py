@@ -42,10 +42,16 @@ class _DeferredTest:
         return any(map(_failed_itself, self.reports))
 
     @property
-    def deciding(self) -> pytest.TestReport | None:
-        """The report that gets what was decided; None if it has failed before anything could."""
+    def report_to_fail(self) -> pytest.TestReport | None:
+        """The report that a decision can turn into a failure: of the call, else of the last phase.
+
+        None if the test has failed anyway, by itself or as its xfail marker expects.
+        """
         calls = (report for report in self.reports if report.when == "call")
-        return next(calls, None if self.failed else self.reports[-1])
+        report = next(calls, None if self.failed else self.reports[-1])
+        if report is None or _failed_itself(report) or (report.skipped and hasattr(report, "wasxfail")):
+            return None
+        return report
 
 
 class DeferredReports:
@@ -138,26 +144,25 @@ class DeferredReports:
                 self._release(test)
 
     def _conclude(self, deferred: _DeferredTest) -> None:
+        """Put the results of a test's cases into its reports, and fail the test if a case fails it."""
         item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.so_far.failure for case in cases if case.so_far.failure is not None}
-        deciding = deferred.deciding
-        if deciding is not None and failures:
-            passed = deciding.passed or (deciding.failed and not _failed_itself(deciding))
-            passed |= deciding.skipped and not hasattr(deciding, "wasxfail")  # it skipped the rest of itself
-            if passed:
-                index = deferred.reports.index(deciding)
-                deferred.reports[index] = self._failed(item, deciding, failures)
+        report = deferred.report_to_fail
+        if report is not None and failures:
+            deferred.reports[deferred.reports.index(report)] = self._as_failed(item, report, failures)
         for report in deferred.reports:
             report.user_properties = list(item.user_properties)
 
     @staticmethod
-    def _failed(
+    def _as_failed(
         item: pytest.Item, passed: pytest.TestReport, failures: Mapping[str, str]
     ) -> pytest.TestReport:
-        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it.
+        """Return the report that pytest would have made if the phase of `passed` had raised the failures.
 
-        `failures` are messages by the keys of cases; a test function's keys end with the name of its call.
+        pytest's hook makes the report, so that xfail markers and other plugins have their effect. `failures`
+        are messages by the keys of cases. The key of a test function's case is its id, with "#name" for a
+        named call of `perf`.
         """
         from pytest_cutile.gates.outcome import GateFailed
 
@@ -167,7 +172,7 @@ class DeferredReports:
             failure.place = item.stash.get(CALLS, {}).get(call)
             raise failure
 
-        if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
+        if getattr(item, "funcargs", {}) is None:  # dropped at teardown, but plugins look for theirs
             item.funcargs = {}  # type: ignore[attr-defined]
         call = CallInfo.from_call(fail, when=passed.when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)

@@ -205,8 +205,8 @@ class Meeting:
         requests: dict[str, dict[str, Request]] = {self._gpus[name]: {} for name in posts}
         for name, post in posts.items():
             of_gpu = requests[self._gpus[name]]
-            for key, one in post.requests.items():
-                of_gpu[key] = _both(of_gpu.get(key, one), one)
+            for key, request in post.requests.items():
+                of_gpu[key] = _merged(of_gpu.get(key, request), request)
         processes = max(post.processes for post in posts.values())
         futures = {
             gpu: self._threads.submit(self._servers[gpu].ask, cases, processes if cases else 0)
@@ -231,7 +231,10 @@ def _is_here(node: Any) -> bool:
     return not spec.env and all(getattr(spec, name, None) is None for name in _ELSEWHERE)
 
 
-def _both(one: Request, other: Request) -> Request:
-    """Return what serves two workers that run the same test, as with `--dist each`."""
+def _merged(one: Request, other: Request) -> Request:
+    """Return a request for all that two workers need of one case.
+
+    With `--dist each` every worker runs every test, and may suspect its case in another regime.
+    """
     sustained, revision = one.sustained or other.sustained, one.revision or other.revision
     return Request(nodeid=one.nodeid, revision=revision, sustained=sustained)
