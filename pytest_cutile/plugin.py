@@ -140,14 +140,14 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Turn the modules that `cutile_kernels` lists into collectors of declared kernels."""
     run = run_of(parent.config)
-    found = run.kernel_module(file_path) if file_path.suffix == ".py" else None
-    if found is None:
+    name_and_listed = run.kernel_module(file_path) if file_path.suffix == ".py" else None
+    if name_and_listed is None:
         return None
     from pytest_cutile.pytest_parts.collection import KernelModule
 
     module: KernelModule = KernelModule.from_parent(parent, path=file_path)
     module.run = run
-    module.module_name, module.is_listed = found
+    module.module_name, module.is_listed = name_and_listed
     return module
 
 

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,8 @@ SHARED_NAMES = {
     "Run",  # of the interpreter, public; in a baseline
 }
 """Names of two classes of the package. The list is to get shorter: who searches a name wants one class."""
+PRONOUNS = {"found", "each", "told", "those"}
+"""Names of variables that leave open what the variable holds."""
 DATA = (".json", ".jsonl", ".lock", ".svg", ".webp")
 
 
@@ -76,3 +79,22 @@ def test_a_class_has_a_name_of_its_own():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == SHARED_NAMES
+
+
+def test_a_variable_is_named_by_a_noun():
+    uses = [
+        f"{file.relative_to(ROOT)}:{line}: {name!r}"
+        for file in (ROOT / "pytest_cutile").rglob("*.py")
+        for name, line in _variables(ast.parse(file.read_text(encoding="utf-8")))
+        if name in PRONOUNS
+    ]
+    assert not uses, "write what the variable holds instead of:\n" + "\n".join(uses)
+
+
+def _variables(tree: ast.Module) -> "Iterator[tuple[str, int]]":
+    """Yield the name and the line of each assigned variable and each parameter."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno

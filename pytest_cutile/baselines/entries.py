@@ -173,7 +173,9 @@ class SpeedBaselines(Struct, frozen=True, kw_only=True):
         """Return it with the records of each entry in the order of their sessions, oldest first."""
         places = {name: (session.time, name) for name, session in self.sessions.items()}
         entries = {
-            key: replace(entry, records=tuple(sorted(entry.records, key=lambda each: places[each.session])))
+            key: replace(
+                entry, records=tuple(sorted(entry.records, key=lambda record: places[record.session]))
+            )
             for key, entry in self.entries.items()
         }
         return replace(self, entries=entries)

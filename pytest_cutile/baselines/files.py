@@ -82,7 +82,7 @@ def read_speed(path: Path) -> SpeedBaselines | None:
 def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
     _refuse_unknown(path, data, ("schema", *SpeedBaselines.__struct_fields__))
     arch = _required(path, data, "arch", str)
-    # One that was mistyped would be taken for another platform, with which nothing compares.
+    # A mistyped name would make these the baselines of another platform, with which no run compares.
     if not re.fullmatch(r"sm_\d+", arch):
         raise _EntryError(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
     gpu = _required(path, data, "gpu", str)
@@ -265,7 +265,7 @@ def _explained(error: msgspec.ValidationError) -> tuple[list[str], str]:
 def _refuse_unknown(
     path: Path, data: Mapping[str, Any], known: Iterable[str], key: str = "(top level)"
 ) -> None:
-    """Refuse a key that was mistyped: it would be taken for missing, and be missed by nobody."""
+    """Refuse unknown keys: a mistyped one would be ignored, and the default used silently."""
     unknown = next((name for name in data if name not in known), None)
     if unknown is not None:
         raise _EntryError(

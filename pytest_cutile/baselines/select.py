@@ -30,9 +30,10 @@ class SessionConflictError(BaselineError):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """Stored times of a case: each GPU's first since the anchor, of one GPU where it has some, else of all.
+    """Stored times of a case since its anchor, on the GPU in use, or on all GPUs if that one has none.
 
-    Later ones do not count: they would follow an environment that gets slower step by step.
+    Of each GPU, only the first record with times counts. The times of later records would follow an
+    environment that gets slower step by step.
     """
 
     us: float
@@ -54,9 +55,10 @@ def anchor_of(entry: Entry) -> Record | None:
 
 
 def since_anchor(entry: Entry) -> tuple[Record, ...]:
-    """Return the anchor's record and those after it that were compared with it, or are of its code.
+    """Return the anchor's record, and the later records that were compared with it or are of its code.
 
-    What another branch compared with an earlier anchor is not known to be as fast as this one.
+    Another branch may have added records that were compared with an earlier anchor: their kernels may be
+    slower than this anchor.
     """
     records = _from_anchor(entry)
     return *records[:1], *(record for record in records[1:] if record.compared_with == records[0].code)
@@ -208,13 +210,13 @@ def _difference(one: Struct, other: Struct) -> str:
 def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
     """Return baselines without old runs, and without records and sessions that nothing needs any more.
 
-    - Of each case and GPU the newest `MAX_RUNS` runs stay, those that count as its stored times, and those of
-      its first session and of each that moved the anchor: a history keeps its steps.
-    - A record without runs stays if it is the anchor, or after the anchor the newest of its code, work and
-      environment that was compared with one kernel.
+    - Runs stay if they are among the newest `MAX_RUNS` of their case and GPU, or count as stored times. The
+      runs of the case's first session, and of sessions that moved the anchor, stay as its history.
+    - A record without runs stays if it is the anchor. After the anchor, the newest record stays of each
+      combination of code, work, environment and kernel that it was compared with.
     - A session stays if a record names it.
 
-    Dropping before a merge or after it leaves the same of what is compared, and the same newest runs.
+    Dropping runs before a merge leaves the same stored times and the same newest runs as dropping them after.
     """
     entries = {key: _pruned_entry(baselines, entry) for key, entry in baselines.entries.items()}
     named = {record.session for entry in entries.values() for record in entry.records}

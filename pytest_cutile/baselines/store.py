@@ -163,13 +163,13 @@ def summarize(folder: Path) -> list[str]:
 
 def _read(path: Path) -> dict[Path, SpeedBaselines | StaticBaselines]:
     """Return the baselines in each file of a folder, or in the file itself; none in a file that is gone."""
-    baselines = {
+    by_file = {
         file: files.read_static(file, files.static_arch(file))
         if files.is_static(file)
         else files.read_speed(file)
         for file in _files(path)
     }
-    return {file: found for file, found in baselines.items() if found is not None}
+    return {file: baselines for file, baselines in by_file.items() if baselines is not None}
 
 
 def _files(path: Path) -> list[Path]:

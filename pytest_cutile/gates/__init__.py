@@ -58,8 +58,8 @@ _DECLARED_TEST = re.compile(rf"::({'|'.join(gate.name for gate in REGISTRY)}|sea
 
 def gate_of(nodeid: str) -> str:
     """Return the gate of a test of a declared kernel, or "search", by its id; "" of any other test."""
-    found = _DECLARED_TEST.search(nodeid)
-    return found[1] if found else ""
+    match = _DECLARED_TEST.search(nodeid)
+    return match[1] if match else ""
 
 
 def load_gates() -> dict[str, type[Gate]]:

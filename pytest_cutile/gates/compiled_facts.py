@@ -21,7 +21,7 @@ _SHOWN_TEXT = 48
 
 def inspections(session: Session, cases: Sequence[CompileCase]) -> list[Future[Inspected]]:
     """Start to read what cases are compiled to, many kernels at once; one future for each launch."""
-    compiling = [each.compiling for case in cases for each in session.compilations.of(case)]
+    compiling = [compilation.compiling for case in cases for compilation in session.compilations.of(case)]
     return session.inspector.submit(compiling)
 
 

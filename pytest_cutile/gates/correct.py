@@ -113,14 +113,14 @@ def _leave_to_gate_compile(session: Session, task: Task) -> None:
 def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], CheckReport]) -> CheckReport:
     """Run `check`, which compares a kernel's outputs, and remember whether the case is right.
 
-    `subject` is the result of a pass, as far as it is known before. Where it is `on` no interpreter, `check`
-    needs the GPU.
+    `subject` is the result to complete: its verdict and details follow from the check. Unless `subject.on`
+    names the interpreter, `check` needs the GPU.
 
     Raises:
         GateSkipped: it cannot run here: no GPU or interpreter, too much work, an unknown operation.
         KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
-        KernelFault: interpreted, the kernel did something wrong on its way.
-        CompileError: interpreted, the real compiler rejects it.
+        KernelFault: the interpreter saw the kernel do something wrong, such as an access out of bounds.
+        CompileError: the kernel was interpreted, but the real compiler rejects it.
     """
     if not subject.on and session.gpu.device is not None:
         subject = replace(subject, gpu=session.gpu.device.name)

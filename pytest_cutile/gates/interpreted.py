@@ -48,7 +48,7 @@ TOO_LARGE = (
 
 _LAST_FIRST = "with the last block first"
 _REVERSED = 2
-"""The launch of a check that has the last block first."""
+"""Number of the launch of a check that is interpreted with the last block first."""
 
 
 class Interpreting:
@@ -160,11 +160,11 @@ class Interpreting:
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
         """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
-        launching = _RepeatedLaunch(self._run, self._launch, self._session.launched_again)
+        launching = _LaunchesOfCheck(self._run, self._launch, self._session.launched_again)
         try:
             return check_with(launching)
         except KernelMismatch as mismatch:
-            raise self._explained(mismatch, prefix, launching, check_with) from None
+            raise self._with_causes(mismatch, prefix, launching, check_with) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except NoSuchBlock as error:
@@ -172,33 +172,35 @@ class Interpreting:
         except NotInterpreted as fault:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
-            if launching.reversed and launching.failed == _REVERSED and self._is_right_forward(check_with):
+            if launching.reversed and launching.failed == _REVERSED and self._passes_forward(check_with):
                 prefix = f"{_LAST_FIRST}: "
             fault.message = f"{prefix}{fault.message}"
             if isinstance(fault, UnwrittenOutput):
                 fault.message += why_unwritten(self._run, check_with, self._check_written)
             raise
 
-    def _explained(
-        self, mismatch: KernelMismatch, prefix: str, launching: _RepeatedLaunch, check_with: CheckWith
+    def _with_causes(
+        self, mismatch: KernelMismatch, prefix: str, launching: _LaunchesOfCheck, check_with: CheckWith
     ) -> KernelMismatch:
-        """Return a mismatch that says where its worst element comes from, and whether order matters."""
+        """Return a mismatch that says where its worst element comes from, and whether block order matters.
+
+        Each of the two makes the check anew: once with all stores recorded, once with no launch reversed.
+        """
         tensor, index = mismatch.changed, None
         if mismatch.output is not None:
             tensor, index = mismatch.output, mismatch.index
         text, wrong = f"{prefix}{mismatch}", launching.find(tensor, index)
         if wrong is not None:
-            text = add_origin(
-                text, self._run, check_with, _RepeatedLaunch(self._run, Interpreted(), set()), wrong
-            )
-        in_order = wrong is not None and wrong.launch != _REVERSED
-        if launching.reversed and not in_order and self._is_right_forward(check_with):
+            recorded = _LaunchesOfCheck(self._run, Interpreted(), set())
+            text = add_origin(text, self._run, check_with, recorded, wrong)
+        is_forward = wrong is not None and wrong.launch != _REVERSED
+        if launching.reversed and not is_forward and self._passes_forward(check_with):
             text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             mismatch.clarity = WHICH_LAUNCH
         return mismatch.with_message(text)
 
-    def _is_right_forward(self, check_with: CheckWith) -> bool:
-        """Return whether a check passes if all its launches have the first block first."""
+    def _passes_forward(self, check_with: CheckWith) -> bool:
+        """Make a check anew with the first block first in all its launches; return whether it passes."""
         try:
             check_with(Interpreted(self._launch))
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
@@ -246,8 +248,12 @@ class Interpreting:
         run.forget()
 
 
-class _RepeatedLaunch(Launching):
-    """Calls launchers for a check: the second time with the last block first."""
+class _LaunchesOfCheck(Launching):
+    """Calls a launcher as often as a check asks for, the second time with the last block first.
+
+    A check (`correctness.check`) calls its launcher again to compare the outputs of several launches. With
+    the blocks in the other order, the second launch also shows what depends on that order.
+    """
 
     is_interpreted = True
 
@@ -255,18 +261,20 @@ class _RepeatedLaunch(Launching):
         self._run = run
         self._launch = launch
         self._known = known
-        """Launchers with what they launched, whose second launch has been checked."""
-        self._first: tuple[Any, ...] = ()
+        """Launchers with the code that they launched, if a check has launched that twice."""
+        self._code: tuple[Any, ...] = ()
+        """The launcher with the code of its first launch."""
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
         """Outputs and arguments of each call that returned, or nothing of one that did not."""
         self.failed: int | None = None
         """The number of the call that raised."""
         self.leaves_other_memory = False
         self._written: dict[int, int] = {}
+        """Digests of what the last call left in memory, by storage."""
 
     @property
     def reversed(self) -> bool:
-        """Whether a launch had the last block first."""
+        """Whether a call had the last block first."""
         return len(self._calls) >= _REVERSED and not self._run.options.reverse
 
     def find(self, output: Any, index: tuple[int, ...] | None) -> WrongElement | None:
@@ -279,8 +287,8 @@ class _RepeatedLaunch(Launching):
 
     def is_new(self) -> bool:
         """Return whether no check has launched this code again; from now on, one has."""
-        known = self._first in self._known
-        self._known.add(self._first)
+        known = self._code in self._known
+        self._known.add(self._code)
         return not known
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -300,9 +308,9 @@ class _RepeatedLaunch(Launching):
             self._written[storage] != written[storage] for storage in self._written.keys() & written.keys()
         )
         self._written = written
-        # Blocks that do not communicate do the same whatever the sizes.
+        # If blocks do not communicate, a launch of other sizes shows nothing new: the bytecode is enough.
         codes = (launch if launch.communicates else launch.bytecode for launch in launched)
-        self._first = self._first or (fn, *codes)
+        self._code = self._code or (fn, *codes)
         return outputs
 
 

@@ -62,9 +62,9 @@ class GateOutcome(AbstractContextManager[None]):
     where: str
     """What is named in messages about the GPU: a case."""
     is_right: bool = False
-    """Whether a check has passed already, of what cannot be measured now."""
+    """Whether the case has passed its correctness check: a skip as not-measured then says so."""
     call: str = ""
-    """What is named beside the user's line: the call of a fixture, which may be in a loop."""
+    """The call of a fixture, shown with the user's line, which a loop may run several times."""
 
     def __exit__(
         self,

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 INTERPRETED_BYTES = 1 << 20
-"""Size of all inputs of an example up to which it is interpreted: many small ones tell more than a large."""
+"""Most bytes of inputs of an interpreted example: many small examples find more than a few large ones."""
 LAUNCHED_BYTES = 256 << 20
-"""Likewise, where it is launched on a GPU."""
+"""Most bytes of inputs of an example that is launched on a GPU."""
 INTERPRETED_FLOPS = 1e8
-"""Floating-point operations of an example up to which it is interpreted."""
+"""Most floating-point operations of an interpreted example."""
 BEYOND = 4
 """Sizes reach so many times beyond the largest that a case has."""
 SEEDS = 1000
@@ -79,8 +79,8 @@ def declaration(example: Case) -> str:
 def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Case]:
     """Return a strategy for examples of `spec`: small cases, each checked with one kind of inputs.
 
-    Each parameter varies on its own, over what the spec's `search` says, or else around what its cases have.
-    Large cases, which are timed, do not count where there are small ones.
+    Each parameter varies on its own, over the strategy in the spec's `search`, or else around the values of
+    its cases. Timed cases, which are large, are left out if there are others.
     """
     from hypothesis import strategies as st
 
@@ -153,7 +153,8 @@ def _sizes_around(values: Sequence[int]) -> SearchStrategy[int]:
 
     declared = sorted({*values})
     first, last = min(0, declared[0]), declared[-1]
-    # Behind the largest size lies what no case reaches: the end of its last tile, and the tiles after that.
+    # Sizes above the largest declared one reach what no case reaches: the rest of its last tile, and the
+    # tiles after that.
     farthest = BEYOND * max(last, 1)
     powers = [2**exponent for exponent in range(farthest.bit_length() + 1)]
     edges = {size + step for size in (*declared, *powers) for step in (-1, 0, 1)}
@@ -241,11 +242,11 @@ class KernelSearch:
             certainty = "cut short: there may be a smaller one"
         refused = self._refusals.total()
         if self._smallest is not None:
-            found = declaration(self._smallest)
-            error = self._failing[found]
+            declared = declaration(self._smallest)
+            error = self._failing[declared]
             error.add_note(
                 f"found by search (seed {self._seed}, {self._passed} examples passed, {refused} refused); "
-                f"{certainty}.\nTo keep it, declare it:\n    {found},"
+                f"{certainty}.\nTo keep it, declare it:\n    {declared},"
             )
             raise error
         if self._report is None:

@@ -180,7 +180,7 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
 def _measure_for_another(session: Session, case: SpeedCase, requested: RequestedCases) -> SpeedOutcome:
     """Measure a case for another process, which judges it."""
     request = requested.requests.get(case.key)
-    if request is None:  # another measurement of a test that is asked for one alone
+    if request is None:  # the test makes several measurements, and only others are requested
         measurement = measure_case(session, case, sustained=False)
         return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
     try:

@@ -77,7 +77,7 @@ class _DeclaredCase(SpeedCase):
         return compile_case(self.task.spec, self.task.case, self.task.arch)
 
     def _recorded(self, commit: str) -> CompileCase | None:
-        """Return what was compiled when the case was recorded at a git revision: on that one's inputs."""
+        """Return what was compiled when the case was recorded at a commit, with that commit's inputs."""
         declared = self._declared(commit)
         if declared is None:
             return None

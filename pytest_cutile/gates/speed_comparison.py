@@ -105,7 +105,7 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
 
 
 def _is_gone(key: str, case: SpeedCase) -> bool:
-    """Say whether `key` is of a case that the kernel of `case` has declared once, and does no more."""
+    """Say whether `key` belongs to the kernel of `case`, which no longer declares that case."""
     return bool(case.declared) and key.startswith(f"{case.kernel}[") and key not in case.declared
 
 
@@ -132,16 +132,17 @@ def _with_baseline_kernel(
 ) -> Paired | SameCode:
     """Return the comparison with the kernel of the anchor.
 
-    Whether the code at its commit is what was recorded (`is_recorded_code`), by the first that is known:
+    The code at the anchor's commit has to be the recorded code (`is_recorded_code`). The first of these
+    questions that has an answer decides:
 
-    1. In the environment of the anchor: has it the anchor's fingerprint?
-    2. Was it recorded at that commit, without changes? Then it is.
-    3. Has it the anchor's digest of the source? (The commit is then one that added the record.)
+    1. Does the code compile to the anchor's fingerprint? Only known in the anchor's environment.
+    2. Was the anchor recorded at this commit, without uncommitted changes? Then the code is the recorded one.
+    3. Does the source have the anchor's digest? The commit is then the one that added the record.
 
-    Where a file of today would take part in it, only the first tells.
+    If the code imports a file that git does not track, only the first question counts.
 
     Raises:
-        RevisionError: it cannot be had, or the commit has other code than was recorded.
+        RevisionError: the anchor's kernel is not available, or the commit has other code than was recorded.
     """
     entry, environment = baselines.entries[case.key], dict(session.gpu.timer.environment())
     today = known(case.fingerprint)
@@ -173,13 +174,13 @@ def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: st
     """Say whether the code of the fingerprint `today` is the anchor's, compiled by another compiler.
 
     Raises:
-        RevisionError: the anchor's code does not compile, or takes in a file of today.
+        RevisionError: the anchor's code does not compile, or imports a file that git does not track.
     """
     if not today or not same_digest(anchor.source, known(case.source)):
         return False
     compiled = _compiled_at(case, commit)
     _refuse_shared_files(session, case, commit)
-    # As it is written does not suffice: what a launcher imports while it runs is in no digest.
+    # Equal sources are not enough: the digest lacks what a launcher imports while it runs.
     return compiled in ("", today)
 
 
@@ -195,7 +196,10 @@ def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: st
 
 
 def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None:
-    """Raise RevisionError if a file of today takes part in the baseline kernel: no fingerprint tells it."""
+    """Raise RevisionError if the baseline kernel imports a file that git does not track.
+
+    Such a file is today's for both kernels, and without a fingerprint nothing shows whether it has changed.
+    """
     if not session.checkout.has_commit(commit):
         return
     shared = session.revision(commit).shared_file(case.module)
@@ -206,10 +210,10 @@ def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None
         )
 
 
-def same_digest(recorded: str, found: str) -> bool | None:
+def same_digest(recorded: str, other: str) -> bool | None:
     """Say whether two digests are equal; None if one is not known, or was made by other rules."""
-    rules = [digest.rpartition("-")[0] for digest in (recorded, found)]
-    return recorded == found if rules[0] and rules[0] == rules[1] else None
+    rules = [digest.rpartition("-")[0] for digest in (recorded, other)]
+    return recorded == other if rules[0] and rules[0] == rules[1] else None
 
 
 def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
@@ -224,10 +228,10 @@ def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
 
 
 def _commit_of(session: Session, anchor: Record, entry: Entry, baselines: SpeedBaselines) -> tuple[str, bool]:
-    """Return the commit of the anchor's code, and whether it was recorded there, without changes.
+    """Return the commit of the anchor's code, and whether the code was recorded at it without changes.
 
-    After a squash merge, or a recording from uncommitted changes, it is the one that added the anchor's
-    session to the baselines.
+    If the anchor was recorded from uncommitted changes, or its commit is gone (squash merge), this is the
+    commit that added the anchor's session to the baselines.
     """
     later = since_anchor(entry)[1:]
     for record in (anchor, *(one for one in later if same_digest(anchor.fingerprint, one.fingerprint))):

@@ -212,12 +212,12 @@ def _same_source(stored: StaticEntry, new: StaticEntry) -> bool:
 
 
 def _noted(stored: StaticEntry, new: StaticEntry) -> tuple[StaticEntry | None, str]:
-    """Return what replaces an entry of the same code, and what that adds; None if nothing is new."""
+    """Return the entry that replaces `stored`, of the same code, and what is new; None if nothing is."""
 
     def counts_of(facts: CaseFacts) -> tuple[object, ...]:
         return facts.torch_bytes, *(launch.executed for launch in facts.launches)
 
-    # Of the same code, another version may have counted other operations, or none.
+    # Another version of this package may have counted other operations of the same code, or none.
     counts = counts_of(new.facts)
     if counts != counts_of(stored.facts) and any(count is not None for count in counts):
         return new, "executed operations"

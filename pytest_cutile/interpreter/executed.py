@@ -169,12 +169,12 @@ class _Counting:
         return len(self._array_bytes) << _ARRAY_BITS
 
     def totals(self, blocks: int) -> dict[str, int]:
-        each = blocks / len(self._blocks)
-        counts = {name: round(float(n.sum()) * each) for name, n in self._counts.items()}
+        weight = blocks / len(self._blocks)  # blocks of the grid that each walked block stands for
+        counts = {name: round(float(n.sum()) * weight) for name, n in self._counts.items()}
         for name, n in self._counts.items():
             if name != "touched_bytes" and float(n.max()) > _EVEN * float(n.mean()):
                 counts[f"busiest {name}"] = round(float(n.max()))
-        asked = {array: n * each for array, n in self._asked.items()}
+        asked = {array: n * weight for array, n in self._asked.items()}
         counts["touched_bytes"] = counts.get("touched_bytes", 0) + round(self._from_memory(asked))
         counts["bytes_in_flight"] = self._in_flight
         return {name: n for name, n in sorted(counts.items()) if n}
@@ -190,7 +190,7 @@ class _Counting:
         for array, n in once.items():
             accesses = self._accesses[array] if asked[array] > n else []
             tiles = [tiles_of(access, self._at(access.scope), self._moved) for access in accesses]
-            of_partitions = [each for each in tiles if each is not None]
+            of_partitions = [tile_set for tile_set in tiles if tile_set is not None]
             if of_partitions and len(of_partitions) == len(tiles):
                 again.append((n, of_partitions))
             else:
@@ -288,7 +288,7 @@ class _Counting:
             return
         outermost = self._span is None
         self._span = span = self._span or Span(self._moved, self._moved)
-        index, passes, each = _passes(trips)
+        index, passes, multiplicity = _passes(trips)
         (body,) = op.regions
         counter, *parameters = body.parameters
         inside = scope.inner(index)
@@ -309,14 +309,14 @@ class _Counting:
             inside.makers |= {
                 value: partial(in_line, initial, after[at], 0) for at, value, initial in numbers
             }
-        end = self.walk(body, inside, weight[index] * each)
+        end = self.walk(body, inside, weight[index] * multiplicity)
         if outermost:
             span.end, self._span = self._moved, None
         for at, value, initial in numbers:
             # Of a number that was asked for, the guess has to be right in all passes.
             if value in inside.computed:
                 expected = in_line(initial, after[at], 1, inside)
-                if (found := computed(end.values[at], inside)) is None or (found != expected).any():
+                if (actual := computed(end.values[at], inside)) is None or (actual != expected).any():
                     raise _UnknownTrips
 
     def _branch(self, op: Op, scope: Scope, weight: torch.Tensor) -> tuple[_End, torch.Tensor]:

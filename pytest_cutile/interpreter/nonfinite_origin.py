@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -142,24 +143,36 @@ class NonfiniteFinder:
     def first(self, value: Nonfinite) -> Origin | None:
         """Return where the first NaN or Inf that was stored comes from; None: none was.
 
-        What was passed to the kernel is named only if nothing else is left. So is what was made in elements
-        of a tile that are not stored: a sum may have spread it to those that are.
+        The most likely origin is an operation that made the value in an element that was stored. The next is
+        a number that was passed to the kernel. The last is an operation that made the value in another
+        element of a tile, from which a sum, say, may have spread it.
         """
-        made = ("computed", "loaded")
-        for kinds, spread in ((made, False), (("passed",), False), (made, True)):
-            for candidate in self._candidates:
-                if candidate.value != value or candidate.kind not in kinds:
+        made = [one for one in self._candidates if one.value == value and one.kind != "passed"]
+        passed = [one for one in self._candidates if one.value == value and one.kind == "passed"]
+        likely = itertools.chain(
+            self._origins_of_stored(made),
+            self._origins_of_stored(passed),
+            self._origins_of_stored(made, is_spread=True),
+        )
+        return next(likely, None)
+
+    def _origins_of_stored(
+        self, candidates: Sequence[_Candidate], *, is_spread: bool = False
+    ) -> Iterator[Origin]:
+        """Yield the origins in blocks that stored the value, in the same elements unless it `is_spread`.
+
+        Elements of tiles of different shapes cannot be compared: then any element counts.
+        """
+        for candidate in candidates:
+            for row, block in enumerate(candidate.blocks):
+                lanes = of_block(candidate.bad, row)
+                if not lanes.any():
                     continue
-                for row, block in enumerate(candidate.blocks):
-                    lanes = of_block(candidate.bad, row)
-                    if not lanes.any():
-                        continue
-                    for stored in self._stored.get((value, candidate.launch, block), ()):
-                        if spread or stored.shape != lanes.shape:
-                            return candidate.origin(row, lanes)
-                        if (lanes & stored).any():
-                            return candidate.origin(row, lanes & stored)
-        return None
+                for stored in self._stored.get((candidate.value, candidate.launch, block), ()):
+                    if is_spread or stored.shape != lanes.shape:
+                        yield candidate.origin(row, lanes)
+                    elif (lanes & stored).any():
+                        yield candidate.origin(row, lanes & stored)
 
     def origins(self, value: Nonfinite) -> list[Origin]:
         """Return an origin for each operation that made or loaded one, also if that was never stored."""

@@ -221,7 +221,9 @@ class RaceDetector:
                 units.write(shadow.record("updated_by_several"), 0)
             if shadow.was_read:
                 self._check_readers(units, blocks, "writes")
-                if clocks is not None:  # what comes after this write comes after what it came after
+                if clocks is not None:
+                    # All earlier reads happen before this write, so what happens after the write cannot
+                    # race with them: they need not be remembered.
                     units.write(shadow.readers, NOBODY)
             if clocks is not None:
                 units.write(shadow.record("write_epochs"), clocks.epochs[blocks.to(torch.int64)])

@@ -9,7 +9,7 @@ from pytest_cutile.quantities import counted
 
 
 class ChangedOnly:
-    """Deselects them: with `--changed-only` tests of every gate, with `git:REV` speed tests."""
+    """Deselects tests of unchanged code: of every gate with `--changed-only`, of speed with `git:REV`."""
 
     def __init__(self, run: PytestRun) -> None:
         self._run = run
@@ -34,7 +34,7 @@ class ChangedOnly:
         try:
             left_out = unchanged(run.session, tasks, start_at=number / count % 1)
         except (BaselineError, RevisionError, pytest.UsageError) as error:
-            if run.worker:  # an error here would be the worker's end: let the gate say it
+            if run.worker:  # an error here would end the worker; a gate reports it instead
                 return
             if isinstance(error, pytest.UsageError):
                 raise

@@ -29,7 +29,7 @@ class Collected:
         self._tests.add(_function_of(item.nodeid))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Take a file along: of one that is named with a test in it, pytest reports no collection."""
+        """Remember a file that was collected whole: for `file.py::test`, pytest reports only the test."""
         if report.passed:
             self._whole.add(report.nodeid)
 

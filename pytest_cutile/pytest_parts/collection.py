@@ -160,7 +160,7 @@ class KernelModule(pytest.Module):
         try:
             module = importlib.import_module(self.module_name)
         except pytest.skip.Exception as skip:
-            if self.run.settings.strict:  # its kernels would be missing, and nothing would say so
+            if self.run.settings.strict:  # without an error, nothing would show that its kernels are missing
                 raise SpecError(f"the module skips itself: {skip} [--perf-strict]") from None
             raise
         except ModuleNotFoundError as error:
@@ -311,7 +311,7 @@ def tasks_of(items: Iterable[pytest.Item]) -> list[Task]:
 
 
 def finish_collection(run: PytestRun, session: pytest.Session) -> None:
-    """Note what is selected, refuse to gate nothing, and remark on baselines of which no case is left."""
+    """Note the selected tasks, refuse a run without kernels, and remark on baselines without a case."""
     cutile, settings, collected = run.session, run.settings, run.collected
     cutile.selected = frozenset(
         (task.gate, task.spec.name, task.case.name, task.arch) for task in tasks_of(session.items)
@@ -333,7 +333,7 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
 def prepare(run: PytestRun, item: pytest.Item) -> None:
     """Let each gate start what the selected tests need; a worker of pytest-xdist, what the next ones need."""
     items: Sequence[pytest.Item] = item.session.items
-    if run.settings.xdist_worker:  # which does not know what it will get: most likely these
+    if run.settings.xdist_worker:  # it gets tests one by one, most likely in this order
         items = [*next_cases(items[items.index(item) :])]
     run.prepared.update(items)
     tasks = tasks_of(items)

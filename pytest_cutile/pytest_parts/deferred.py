@@ -42,10 +42,16 @@ class _DeferredTest:
         return any(map(_failed_itself, self.reports))
 
     @property
-    def deciding(self) -> pytest.TestReport | None:
-        """The report that gets what was decided; None if it has failed before anything could."""
+    def report_to_fail(self) -> pytest.TestReport | None:
+        """The report that a decision can turn into a failure: of the call, else of the last phase.
+
+        None if the test has failed anyway, by itself or as its xfail marker expects.
+        """
         calls = (report for report in self.reports if report.when == "call")
-        return next(calls, None if self.failed else self.reports[-1])
+        report = next(calls, None if self.failed else self.reports[-1])
+        if report is None or _failed_itself(report) or (report.skipped and hasattr(report, "wasxfail")):
+            return None
+        return report
 
 
 class DeferredReports:
@@ -138,26 +144,25 @@ class DeferredReports:
                 self._release(test)
 
     def _conclude(self, deferred: _DeferredTest) -> None:
+        """Put the results of a test's cases into its reports, and fail the test if a case fails it."""
         item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.so_far.failure for case in cases if case.so_far.failure is not None}
-        deciding = deferred.deciding
-        if deciding is not None and failures:
-            passed = deciding.passed or (deciding.failed and not _failed_itself(deciding))
-            passed |= deciding.skipped and not hasattr(deciding, "wasxfail")  # it skipped the rest of itself
-            if passed:
-                index = deferred.reports.index(deciding)
-                deferred.reports[index] = self._failed(item, deciding, failures)
+        report = deferred.report_to_fail
+        if report is not None and failures:
+            deferred.reports[deferred.reports.index(report)] = self._as_failed(item, report, failures)
         for report in deferred.reports:
             report.user_properties = list(item.user_properties)
 
     @staticmethod
-    def _failed(
+    def _as_failed(
         item: pytest.Item, passed: pytest.TestReport, failures: Mapping[str, str]
     ) -> pytest.TestReport:
-        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it.
+        """Return the report that pytest would have made if the phase of `passed` had raised the failures.
 
-        `failures` are messages by the keys of cases; a test function's keys end with the name of its call.
+        pytest's hook makes the report, so that xfail markers and other plugins have their effect. `failures`
+        are messages by the keys of cases. The key of a test function's case is its id, with "#name" for a
+        named call of `perf`.
         """
         from pytest_cutile.gates.outcome import GateFailed
 
@@ -167,7 +172,7 @@ class DeferredReports:
             failure.place = item.stash.get(CALLS, {}).get(call)
             raise failure
 
-        if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
+        if getattr(item, "funcargs", {}) is None:  # dropped at teardown, but plugins look for theirs
             item.funcargs = {}  # type: ignore[attr-defined]
         call = CallInfo.from_call(fail, when=passed.when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
@@ -210,8 +215,8 @@ def _without_gate(nodeid: str) -> str:
 class LostTests:
     """On pytest-xdist's controller: fails tests that a worker began and never reported.
 
-    pytest-xdist notices a worker that dies while it runs a test, and not one that holds reports back. Of
-    both, cases say that they were not measured.
+    pytest-xdist reports the test that a worker was running when it died, but not the tests whose reports the
+    worker had deferred. The cases of both are reported as not measured.
     """
 
     def __init__(self, results: Results) -> None:
@@ -251,9 +256,9 @@ class LostTests:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _report_not_measured(self, session: pytest.Session, lost: pytest.TestReport) -> None:
-        """Report the case of a test that was lost as not measured, by a teardown as tests have it.
+        """Report the case of a lost test as not measured, in a teardown report, which carries results.
 
-        What is known of the case is the result of another gate for it, or else the test's name.
+        Kernel, case and GPU come from another gate's result for the case, or else from the test's name.
         """
         from pytest_cutile.results import SpeedResult, names_of_test
 
@@ -276,7 +281,7 @@ class LostTests:
         teardown = _lost(nodeid, "")
         teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
         teardown.user_properties = [(PROPERTY, result.to_builtins())]
-        if hasattr(lost, "node"):  # the worker, by which JUnit files know whose report it is
+        if hasattr(lost, "node"):  # the worker: pytest's JUnit writer matches reports by it
             teardown.node = lost.node  # type: ignore[attr-defined]
         session.config.hook.pytest_runtest_logreport(report=teardown)
         self._results.blame(result)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from _pytest._code.code import (
@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 
 _FAILED = "E   "
 """Begins the lines that pytest shows in red."""
-_STYLE: Final = "line"
-"""An entry of this style has its lines, then its place, and no separator after that."""
+_STYLE: Final[Any] = "cutile"
+"""Marks the entries of this package's failures, so that `shorten` leaves pytest's own tracebacks alone.
+
+A field of pytest's class, since a report loses its other attributes on its way from a worker of
+pytest-xdist. pytest shows an entry of an unknown style as its lines, then its place.
+"""
 
 
 @dataclass(frozen=True)
@@ -166,15 +170,15 @@ def _shown(file: str, folder: Path) -> str:
 def shorten(
     report: pytest.TestReport, lines: int, more: Sequence[str] = (), *, without: Collection[str] = ()
 ) -> None:
-    """Leave `lines` lines of a failure of this package: what is wrong, where, most facts, and the command.
+    """Leave `lines` lines of a failure of `failure_repr`: what is wrong, where, most facts, and the command.
 
-    `more` are facts that only the end of the run knows; they stand before the command. `without` are hints
-    that the run refutes.
+    `more` are facts that are known when the run ends; they go before the command, also behind a traceback of
+    the user's code. `without` are hints that the run refutes.
     """
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
     if not entries or not isinstance(entries[0], ReprEntry) or entries[0].style != _STYLE:
         sections = getattr(report.longrepr, "sections", [])
-        if more and sections:  # a traceback of the user's code, and the command
+        if more and sections:  # the last section is the command
             sections.insert(-1, ("Other cases", "\n".join(more), "-"))
         return
     body, gap = entries[-2], "\n"

@@ -179,7 +179,7 @@ class Perf:
         self._add_place(label, sys._getframe(1))  # noqa: SLF001
         counts = {"flops": flops, "bytes": bytes, "tokens": tokens}
         try:
-            work = Work(**{each: count for each, count in counts.items() if count is not None}, dtype=dtype)
+            work = Work(**{unit: count for unit, count in counts.items() if count is not None}, dtype=dtype)
         except SpecError as error:
             wrong = str(error).removeprefix("Work: ")
             raise GateFailed(f"perf(): {wrong}", pytrace=False) from None

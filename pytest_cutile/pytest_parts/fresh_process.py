@@ -1,8 +1,8 @@
 """Measuring in fresh processes: the same tests, run by another pytest that judges nothing.
 
 A server imports and collects once, without ever using the GPU, while the run still tests; each fresh process
-is a fork of it. They start at once, so that one gets ready while another measures; who measures holds the
-GPU's lock, case by case. The two sides talk by files (`speed/protocol.py`).
+is a fork of the server. Several fresh processes start at once: one measures, and holds the GPU's lock for
+one case at a time, while the others get ready. The run and its server talk by files (`speed/protocol.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ANOTHER_SERVER = 75
 """Exit status of a server that has used the GPU, and so cannot fork any more."""
 
 _NEUTRAL: Mapping[str, Any] = {
-    # Selection, reports and debuggers belong to the run that asks; caches and baselines are only read.
+    # The run that asks selects tests, writes reports and debugs. A fresh process only reads caches and
+    # baselines.
     **dict.fromkeys(("keyword", "markexpr"), ""),
     **dict.fromkeys(("deselect", "ignore", "ignore_glob", "tx", "px"), None),
     **dict.fromkeys(("numprocesses", "maxprocesses", "xmlpath", "report_log", "htmlpath", "basetemp"), None),
@@ -64,7 +65,7 @@ _NEUTRAL: Mapping[str, Any] = {
 
 DIE_WITH_PARENT = """
 import ctypes
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it does not outlive who asked
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: do not outlive the thread that started this
 """
 PROGRAM = """
 import pickle, sys
@@ -80,7 +81,8 @@ finally:
 """
 """Runs the tests with another process's options, as pytest-xdist's workers do.
 
-It imports nothing of this package before pytest does: pytest warns of what it cannot rewrite any more.
+The program itself imports nothing of this package: pytest warns about modules that were imported before it
+could rewrite their assertions.
 """
 
 Ask: TypeAlias = "Callable[[Mapping[str, Request], int], Sequence[Answers]]"
@@ -143,10 +145,10 @@ class Server:
             for name, value in {**os.environ, **self._environment}.items()
             if not name.startswith("PYTEST_XDIST")
         }
-        # Those that share the GPU with this run's process or workers, and the fresh ones beside them.
+        # The fresh processes use the GPU in addition to the processes that share it already.
         sharers = int(environment.get(SHARERS_VARIABLE, "1"))
         environment[SHARERS_VARIABLE] = str(sharers + AT_ONCE)
-        # So that asking whether there is a GPU does not use it: a process that has cannot fork.
+        # torch then asks NVML, not CUDA, whether there is a GPU: a process that has used CUDA cannot fork.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         temporary = self._folder / "tmp"  # forks end without removing theirs
         temporary.mkdir(exist_ok=True)
@@ -242,12 +244,12 @@ def start_pytest(
     Args:
         config: of this process.
         nodeids: the tests.
-        changes: options that are others there, by the names that they have in `config.option`.
-        state: a file that it reads this from.
-        log: takes what it prints.
-        environment: its variables.
-        program: what it runs.
-        tool: a command that runs the process under its watch.
+        changes: options with another value in the new process, by their names in `config.option`.
+        state: the file that passes path, options and arguments to the new process.
+        log: takes what the new process prints.
+        environment: environment variables of the new process.
+        program: Python code that reads `state` and runs pytest.
+        tool: a command that runs the new process under its watch, such as compute-sanitizer.
     """
     state.write_bytes(pickle.dumps(_state(config, nodeids, changes)))
     return subprocess.Popen(  # noqa: S603 - our own program

@@ -48,7 +48,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker whose tests have run asks for."""
 
     comparisons: int
-    """How many it makes, of those of the run."""
+    """Number of comparisons that this worker makes."""
     requests: dict[str, Request] = {}
     """Cases to measure, by key; none when it only wants to know the comparisons of the run."""
     processes: int = 0
@@ -59,11 +59,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What the controller answers."""
 
     comparisons: int = 0
-    """Of the run: of all workers."""
+    """Number of comparisons that all workers of the run make."""
     answers: list[Answers] = []
-    """Of each fresh process, also about what other workers asked for."""
+    """Answers of each fresh process, also to the requests of other workers."""
     error: str = ""
-    """What was unexpected; then there is nothing else."""
+    """The controller's unexpected error; the other fields are then empty."""
 
 
 class Worker:
@@ -115,14 +115,15 @@ class Meeting:
         self._comparisons: dict[str, int] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # A server is killed when the thread ends that started it: these stay.
+        # Linux kills a server when the thread that started it ends (PR_SET_PDEATHSIG). The threads of a pool
+        # live until its shutdown.
         self._threads = ThreadPoolExecutor()
 
     # -- what pytest-xdist says -----------------------------------------------------------------------
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Invite a worker. On a full disk none is: each then has a server of its own, or says why not."""
+        """Give a worker the folder. Without it (on a full disk), the worker starts a server of its own."""
         if _is_here(node):
             with contextlib.suppress(OSError):
                 node.workerinput[FOLDER] = str(self._folder)
@@ -137,7 +138,7 @@ class Meeting:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Stop: no worker asks any more. The thread alone starts servers, and stops them."""
+        """Let the controller's thread stop the servers: no worker asks any more."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -150,7 +151,10 @@ class Meeting:
     # -- the controller's thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve the workers until the run ends, or that fails: the folder goes, which all of them notice."""
+        """Answer the workers until the run ends or an error occurs; then delete the folder.
+
+        A worker that waits for a reply notices that the folder is gone, and fails.
+        """
         with self._resources:
             try:
                 self._answer_posts()
@@ -201,8 +205,8 @@ class Meeting:
         requests: dict[str, dict[str, Request]] = {self._gpus[name]: {} for name in posts}
         for name, post in posts.items():
             of_gpu = requests[self._gpus[name]]
-            for key, one in post.requests.items():
-                of_gpu[key] = _both(of_gpu.get(key, one), one)
+            for key, request in post.requests.items():
+                of_gpu[key] = _merged(of_gpu.get(key, request), request)
         processes = max(post.processes for post in posts.values())
         futures = {
             gpu: self._threads.submit(self._servers[gpu].ask, cases, processes if cases else 0)
@@ -227,7 +231,10 @@ def _is_here(node: Any) -> bool:
     return not spec.env and all(getattr(spec, name, None) is None for name in _ELSEWHERE)
 
 
-def _both(one: Request, other: Request) -> Request:
-    """Return what serves two workers that run the same test, as with `--dist each`."""
+def _merged(one: Request, other: Request) -> Request:
+    """Return a request for all that two workers need of one case.
+
+    With `--dist each` every worker runs every test, and may suspect its case in another regime.
+    """
     sustained, revision = one.sustained or other.sustained, one.revision or other.revision
     return Request(nodeid=one.nodeid, revision=revision, sustained=sustained)

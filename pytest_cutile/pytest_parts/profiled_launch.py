@@ -64,10 +64,10 @@ class ProfiledLaunch:
         from pytest_cutile.pytest_parts.collection import DeclaredTest
 
         tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
-        found = [task for nodeid, task in tasks.items() if self._case in (task.key, nodeid)]
-        if found:
+        matching = [task for nodeid, task in tasks.items() if self._case in (task.key, nodeid)]
+        if matching:
             arch = run.session.gpu.timer.device.arch
-            if of_arch := [task for task in found if task.arch == arch]:
+            if of_arch := [task for task in matching if task.arch == arch]:
                 return of_arch[0]
             raise pytest.UsageError(f"the case {self._case} is not declared for {arch}")
         keys = list(dict.fromkeys(task.key for task in tasks.values()))

@@ -57,14 +57,14 @@ def how_to_accept(item: pytest.Item, session: Session) -> str:
 def _command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
     """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""
     config = item.config
-    # Ids begin in the root folder, and the command in the one that this run was started in.
+    # A node id is relative to the root folder; the command runs in the folder that this run started in.
     file, colons, name = str(item.nodeid).partition("::")
     here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
     words = ["pytest", f"{here}{colons}{name}"]
     words += _given(config)
     words += _options(config, Repeat.ALWAYS)
     if settings.foreign_arch is None:
-        # Of several architectures the id may name one; only then there is such an id.
+        # An id that names an architecture exists only if `--arch` lists all of them again.
         in_id = "arch" in getattr(getattr(item, "callspec", None), "params", {})
         words += ["--arch", ",".join(settings.asked) if in_id and settings.asked else arch]
     if interpreted:
@@ -92,7 +92,7 @@ def _given(config: pytest.Config) -> list[str]:
     for override in options.override_ini or ():
         if not override.startswith("strict_"):  # what pytest makes of --strict-markers
             words += ["-o", override]
-    # The ini file's may leave the test out, and those given in their place did not.
+    # -m and -k in the ini file's addopts may deselect the test. This run's values, given instead, did not.
     for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
         if any(word.startswith(option) for word in added):
             words += [option, value]

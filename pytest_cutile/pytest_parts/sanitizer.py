@@ -1,7 +1,8 @@
 """Tests run once more under NVIDIA's compute-sanitizer, whose findings become failures of the tests.
 
-It watches a whole process, from its start: a fresh one for each tool, where kernels are launched and nothing
-is compared. Where something is found, halves of the tests run again until it is known which one it was.
+compute-sanitizer can only watch a process from its start, so the tests run in a fresh process for each tool,
+which launches kernels and compares nothing. If a tool finds something, halves of the tests run again, and
+halves of those, until the finding belongs to one test.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ SECONDS, SECONDS_PER_TEST = 300, 120
 """After how long a process under the sanitizer counts as hung: to start, and for each test."""
 
 _OPTIONS = (
-    # Without --error-exitcode and the like: whether it came to its end is told by its summary alone, because
-    # compute-sanitizer ends with status 0 also where it could not start the program.
-    *("--target-processes", "application-only"),  # compilers are no concern of it
-    *("--report-api-errors", "no"),  # torch asks for what there may not be
-    *("--check-exit-code", "no"),  # tests that fail say so themselves
-    *("--destroy-on-device-error", "kernel"),  # the tests after it go on
+    # No --error-exitcode: compute-sanitizer ends with status 0 even if it could not start the program. Only
+    # the summary in its log shows that it finished.
+    *("--target-processes", "application-only"),  # not the compilers that the tests start
+    *("--report-api-errors", "no"),  # torch makes calls that may fail, to learn what there is
+    *("--check-exit-code", "no"),  # the usual run of the tests reports their failures
+    *("--destroy-on-device-error", "kernel"),  # the tests after the faulty kernel still run
     *("--show-backtrace", "device"),
     *("--strip-paths", "no"),
 )
 _ENVIRONMENT = {
-    # An allocation for each tensor: inside of one that torch shares out, nothing is out of bounds.
+    # One allocation for each tensor. In an allocation that torch divides among tensors, an access beyond one
+    # tensor would go unnoticed.
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
 }
 
@@ -108,7 +110,7 @@ class Sanitizing:
         if len(nodeids) == 1:
             return {nodeids[0]: finding}
         alone = self._try(tool, nodeids[:1]) if finding.startswith(_BROKEN) else None
-        if alone is not None and alone.startswith(_BROKEN):  # it will be so with all
+        if alone is not None and alone.startswith(_BROKEN):  # the tool does not work on this machine
             return dict.fromkeys(nodeids, alone)
         half = len(nodeids) // 2
         findings = self.find(tool, nodeids[:half]) | self.find(tool, nodeids[half:])
@@ -166,7 +168,7 @@ class Sanitized:
         self._path = path
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write a line for a test, passed or not: what it does wrong, its own run tells."""
+        """Write a line for a test that has run, passed or not: its usual run reports failures."""
         if report.when == "teardown":
             with self._path.open("a") as file:
                 file.write(json.dumps(report.nodeid) + "\n")

@@ -183,15 +183,15 @@ def _limit_and_baseline(
 
 def _noise(case: PendingCase, regime: Regime) -> str:
     """Return by how much processes and placements differ in a regime, and the clock; "" if not measured."""
-    found = [one for one in _measured_in(case, regime) if one.us(regime) is not None]
-    if not found:
+    measured = [one for one in _measured_in(case, regime) if one.us(regime) is not None]
+    if not measured:
         return ""
-    if not _is_evidence(case, found):
+    if not _is_evidence(case, measured):
         return f"{regime}: in the first process alone, no evidence"
     parts = [f"{regime}: processes within {case.scatter(regime):.1%}"]
     if regime is Regime.BURST:
-        parts.append(f"placements of the buffers within {max(one.placement_spread for one in found):.1%}")
-        clock = _mean(one.clock_mhz for one in found)
+        parts.append(f"placements of the buffers within {max(one.placement_spread for one in measured):.1%}")
+        clock = _mean(one.clock_mhz for one in measured)
         parts += [] if clock is None else [f"SM clock {clock:.0f} MHz"]
     return ", ".join(parts)
 

@@ -405,5 +405,5 @@ def identifier(*names: str) -> str:
 
 
 def _dtype(name: str, figures: Figures | None) -> str:
-    found = _DTYPE.search(name)
-    return found[0].lower() if found else figures.dtype if figures is not None else ""
+    match = _DTYPE.search(name)
+    return match[0].lower() if match else figures.dtype if figures is not None else ""

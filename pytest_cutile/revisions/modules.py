@@ -158,10 +158,10 @@ class Revision:
         version is no kernel's business.
         """
         if module not in self._shared_files:
-            found: list[str] = []
+            shared: list[str] = []
             with self.active(), _no_operator_registered_again():
-                self._follow(module, dict.fromkeys(_NEVER_SWAPPED, False), found)
-            self._shared_files[module] = next(iter(found), "")
+                self._follow(module, dict.fromkeys(_NEVER_SWAPPED, False), shared)
+            self._shared_files[module] = next(iter(shared), "")
         return self._shared_files[module]
 
     def _follow(self, name: str, is_followed: dict[str, bool], shared: list[str]) -> bool:
@@ -206,15 +206,15 @@ class Revision:
 
     def _modules_of_trees(self) -> dict[str, ModuleType]:
         """Return the loaded modules that may be of one of the trees."""
-        found = {}
+        modules = {}
         for name, module in list(sys.modules.items()):
             if self._elsewhere.get(name) is module:
                 continue
             if _file(module) is None or self._is_working(module) or self._is_revision(module):
-                found[name] = module
+                modules[name] = module
             else:
                 self._elsewhere[name] = module
-        return found
+        return modules
 
     def _is_working(self, module: ModuleType) -> bool:
         return any(map(self._trees.is_working, _places(module)))

@@ -55,7 +55,7 @@ class Comparison(ABC):
     """What differs between the environments of the stored times and of today."""
 
     def _as(self, kind: type[Kind], **fields: Any) -> Kind:
-        """Return what is recorded as another class of comparison."""
+        """Return a comparison of class `kind` with the same anchor and stored times."""
         return kind(
             rule=self.rule,
             anchor=self.anchor,
@@ -244,7 +244,7 @@ class StoredTimes(Comparison):
         return burst is not None and burst < -math.log1p(self.rule.stored_margin)
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:  # noqa: ARG002
-        """Return None: nothing shows that it is not the code."""
+        """Return None: without a baseline kernel, the code itself may be what got slower."""
         return None
 
 

@@ -110,7 +110,7 @@ def _undecided(
 def _sustained_unknown(
     key: str, comparison: Comparison, measurements: Sequence[Measurement]
 ) -> Judgement | None:
-    """Judge a case that was recorded sustained, and that nobody could measure so; None if that is not so."""
+    """Judge a case with stored sustained times that no process could measure sustained; else return None."""
     unknown = [one.sustained_skipped for one in measurements if one.sustained_skipped is not None]
     if (
         isinstance(comparison, SameCode)
@@ -146,7 +146,7 @@ def _not_slower(
 
 
 def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) -> str:
-    """Return that a pair is too fast for its timer to show the margin; "" where it is not."""
+    """Return a note if a pair is too fast for the timer to resolve the margin; else ""."""
     tick, us = measurement.tick_us, measurement.burst_us
     if not isinstance(comparison, Paired) or us is None or tick / us <= comparison.rule.margin:
         return ""
@@ -154,7 +154,7 @@ def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) 
 
 
 def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:
-    """Return `judgement`; as inconclusive if it is a pass of samples that spread too much, by the code."""
+    """Return `judgement`, or an inconclusive one for a pass if the kernel itself made the samples spread."""
     spread = max(measurement.excess_spread for measurement in measurements)
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT) or spread <= NOISE_LIMIT:
         return judgement

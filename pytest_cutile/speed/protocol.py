@@ -47,7 +47,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     answers: list[Answer] = []
     """Case by case."""
     problem: str = ""
-    """What went wrong, if it did not answer everything."""
+    """What went wrong, if the process did not answer all requests."""
 
     def read(self, like: Mapping[str, Measurement]) -> dict[str, Measurement | MeasurementFailed]:
         """Return what was measured of cases, by key; what failed says why.
@@ -108,7 +108,7 @@ class ProcessFiles:
             file.write(msgspec.json.encode(answer) + b"\n")
 
     def answers(self) -> list[Answer]:
-        """Return what a fresh process has answered so far; a line that it was killed in is none."""
+        """Return what a fresh process has answered so far; skip a line that it could not finish."""
         path = self._path("measured.jsonl")
         answers: list[Answer] = []
         for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -136,7 +136,7 @@ class RequestedCases:
         self._open = set(requests)
 
     def answer(self, answer: Answer) -> None:
-        """Write what was measured of a case at once: the next one may end this process."""
+        """Write the answer at once: measuring the next case may end this process."""
         self._open.discard(answer.key)
         self._files.answer(answer)
 

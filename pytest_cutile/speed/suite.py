@@ -74,15 +74,15 @@ class SpeedSuite:
 
         Args:
             measure_again: measures in fresh processes.
-            comparisons_of_run: returns how many comparisons all processes of the run make, given those of
-                this one. Each then corrects for all of them, and steps down among its own alone, which
-                errs on the safe side.
-            after_look: called when some cases may be pending no more.
+            comparisons_of_run: returns how many comparisons all processes of the run make, given the number
+                of this one. Each process corrects for all of them, but applies Holm's procedure to its own
+                comparisons alone, which errs on the safe side.
+            after_look: called after a look, which may have decided some of the pending cases.
         """
         rule, records = self._session.settings.rule, self._session.settings.update_baselines
         n_comparisons = comparisons_of_run(sum(len(case.regimes) for case in self.pending))
+        live = self.pending
         for done, look in pairwise((0, *rule.looks)):
-            live = [case for case in self.pending if _needs_processes(case, done)]
             if not live:
                 break
             what = counted(len(live), "case")
@@ -90,8 +90,9 @@ class SpeedSuite:
             asked = {case: case.next_regimes for case in live}
             _measure(live, min(look - len(case.repeats) for case in live), measure_again)
             _decide(asked, rule, n_comparisons)
-            if not records:  # what is to be recorded is recorded together
-                self._conclude([case for case in self.pending if not _needs_processes(case, look)])
+            live = [case for case in self.pending if _gains_by_more_processes(case)]
+            if not records:  # all cases are recorded together, in the end
+                self._conclude([case for case in self.pending if not _gains_by_more_processes(case)])
                 after_look()
         self._conclude(self.pending)
 
@@ -186,12 +187,12 @@ def _measure(live: Sequence[PendingCase], processes: int, measure_again: Measure
         for case in live:
             if case.outcome is not None:
                 continue
-            found = measured.get(case.case.key)
-            if isinstance(found, Measurement):
-                case.repeats.append(found)
+            result = measured.get(case.case.key)
+            if isinstance(result, Measurement):
+                case.repeats.append(result)
             else:
                 lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
-                case.fail(found or MeasurementFailed(Reason.NOT_TIMED, lost))
+                case.fail(result or MeasurementFailed(Reason.NOT_TIMED, lost))
 
 
 def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_comparisons: int) -> None:
@@ -212,15 +213,13 @@ def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_compari
             case.decisions[regime] = decision
 
 
-def _needs_processes(case: PendingCase, done: int) -> bool:
-    """Say whether a case is still open after so many fresh processes.
+def _gains_by_more_processes(case: PendingCase) -> bool:
+    """Say whether further fresh processes may decide a case that the first look has left open.
 
-    More of them decide only where there is a baseline kernel; stored times, and recording, take the first
-    look's.
+    Only pairs with a baseline kernel get more certain with each process. All other cases are judged by the
+    processes of the first look.
     """
-    if case.outcome is not None:
-        return False
-    return bool(case.open_regimes) if done and isinstance(case.comparison, Paired) else not done
+    return isinstance(case.comparison, Paired) and bool(case.open_regimes)
 
 
 def _compiled_otherwise(case: SpeedCase, comparison: Comparison) -> Sequence[str]:

@@ -209,6 +209,16 @@ def test_a_hint_that_is_refuted_goes():
     assert "fact" in str(longrepr)
 
 
+@pytest.mark.parametrize("style", ["long", "short", "line", "no", "native", "value"])
+def test_a_traceback_of_pytest_stays_as_it_is(style):
+    with pytest.raises(ValueError, match="mine") as excinfo:
+        raise ValueError("mine")
+    longrepr = excinfo.getrepr(style=style)
+    text = str(longrepr)
+    shorten(SimpleNamespace(longrepr=longrepr), 0)  # type: ignore[arg-type]
+    assert str(longrepr) == text
+
+
 TWO_BUGS = """
 import pytest
 

@@ -28,7 +28,7 @@ class Slices:
     """A tensor as its slices along the first dimension, each made by `make` when it is asked for."""
 
     def __init__(
-        self, tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor] = lambda each: each
+        self, tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor] = lambda part: part
     ) -> None:
         self._tensor = tensor
         self._make = make

@@ -91,12 +91,12 @@ def find_direction(output: WrongOutput) -> list[str]:
 
 
 def _first_errors(wrong: torch.Tensor, count: int) -> torch.Tensor:
-    found: list[torch.Tensor] = []
+    errors: list[torch.Tensor] = []
     for number, part in enumerate(torch.split(wrong.flatten(), CHUNK)):
-        found.append(part.nonzero().flatten() + number * CHUNK)
-        if sum(map(len, found)) >= count:
+        errors.append(part.nonzero().flatten() + number * CHUNK)
+        if sum(map(len, errors)) >= count:
             break
-    return torch.cat(found)[:count]
+    return torch.cat(errors)[:count]
 
 
 def find_terms(output: WrongOutput, reduction: int) -> list[str]:

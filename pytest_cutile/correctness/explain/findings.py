@@ -74,7 +74,9 @@ def explain_mismatch(
         details.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
     if runs.is_fixed:
         facts.append("  the reference does not follow its arguments: it has to compute from them")
-    elif runs.terms.tolerance is None and not any(each.pattern for each in comparison.results.values()):
+    elif runs.terms.tolerance is None and not any(
+        compared_output.pattern for compared_output in comparison.results.values()
+    ):
         advice = advise(outputs, comparison, started, is_right_around_zero)
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
@@ -119,8 +121,8 @@ def explain(
         share += "and together not by chance"
     ulps = count_ulps(output.out, output.exact)
     places = find_places(output.wrong)
-    found, patterns = _find(output, places, 0 if causes else reduction)
-    causes = [*causes, *found]
+    new_causes, patterns = _find(output, places, 0 if causes else reduction)
+    causes = [*causes, *new_causes]
     first, *findings = [*causes, *patterns, share]
     where = ", ".join(place.short for place in places[:_MAX_PLACES] if place.is_range)
     facts = [
@@ -199,16 +201,16 @@ def _find_values(output: WrongOutput, *, poison: int) -> list[str]:
     values, zeros = output.values, output.count(output.values == 0)
     if not output.out.is_floating_point():
         return ["all wrong elements are zero"] if zeros and zeros == output.bad else []
-    found = []
+    texts = []
     if (nans := output.count(values.isnan()) - poison) > 0:
-        found.append(f"{nans:,} elements are NaN where the reference is not")
+        texts.append(f"{nans:,} elements are NaN where the reference is not")
     if infs := output.count(values.isinf()):
-        found.append(f"{infs:,} elements are Inf")
+        texts.append(f"{infs:,} elements are Inf")
     if zeros == values.numel():
-        found.append("the whole output is zero")
+        texts.append("the whole output is zero")
     elif zeros > output.bad // 2:
-        found.append(f"{zeros:,} wrong elements are zero")
-    return found
+        texts.append(f"{zeros:,} wrong elements are zero")
+    return texts
 
 
 def _describe_places(places: Sequence[WrongIndices], output: WrongOutput) -> list[str]:

@@ -41,15 +41,15 @@ def find_ties(
 
 
 def _farthest(
-    values: torch.Tensor, found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, dim: int
+    values: torch.Tensor, indices: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, dim: int
 ) -> float | None:
     """Return by how many roundings wrong values differ from the right ones at most; None: no values there."""
-    if found.dim() < values.dim():
-        found, expected, wrong = (tensor.unsqueeze(dim) for tensor in (found, expected, wrong))
-    if not all(0 <= int(end) < values.shape[dim] for one in (found, expected) for end in one.aminmax()):
+    if indices.dim() < values.dim():
+        indices, expected, wrong = (tensor.unsqueeze(dim) for tensor in (indices, expected, wrong))
+    if not all(0 <= int(end) < values.shape[dim] for one in (indices, expected) for end in one.aminmax()):
         return None
     of = values.double()
-    got, right = of.gather(dim, found), of.gather(dim, expected)
+    got, right = of.gather(dim, indices), of.gather(dim, expected)
     target = format_of(values.dtype) if values.dtype != torch.float64 else FLOAT32
     unit = 0.0 if target is None else target.unit_roundoff  # integers are equal or not
     apart = torch.where(

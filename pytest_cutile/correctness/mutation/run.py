@@ -58,7 +58,9 @@ def run_mutants(
         _run_mutant(output, mutant, mutated) for output in right for mutant, mutated in _mutated(output)
     ]
     shortened = [*_shortened_inputs(inputs)]
-    of_inputs = (_run_shortened(outputs, inputs, reference, *each) for each in shortened[:MOST_RUNS])
+    of_inputs = (
+        _run_shortened(outputs, inputs, reference, *shortening) for shortening in shortened[:MOST_RUNS]
+    )
     mutants += [mutant for mutant in of_inputs if mutant is not None]
     return MutationReport(mutants=tuple(mutants), skipped=max(0, len(shortened) - MOST_RUNS))
 

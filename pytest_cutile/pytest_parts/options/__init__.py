@@ -35,13 +35,13 @@ _REPORTS = (
     ),
     *(
         Option(
-            name=each.option,
+            name=report_format.option,
             metavar="PATH",
-            help=each.help,
+            help=report_format.help,
             read=read_with_another,
             in_fresh_process=False,
         )
-        for each in FORMATS
+        for report_format in FORMATS
     ),
 )
 

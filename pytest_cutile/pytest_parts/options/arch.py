@@ -38,7 +38,7 @@ def add_arch_option(parser: pytest.Parser, args: Sequence[str]) -> None:
         return
     try:
         _, unknown = parser.parse_known_and_unknown_args(["--arch=native"])
-    except (pytest.UsageError, ValueError, TypeError):  # somebody's own, and this is no value for it
+    except (pytest.UsageError, ValueError, TypeError):  # another plugin's --arch, which refuses "native"
         return
     if unknown:
         group = parser.getgroup("cutile")

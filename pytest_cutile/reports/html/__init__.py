@@ -140,8 +140,8 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
         causes[test.results[0].cause if test.results else (test.nodeid,)].append(test)
 
     def cases_of(failed_tests: Iterable[FailedTest]) -> dict[str, ReportedCase]:
-        found = {(one.gate, one.key, one.arch) for test in failed_tests for one in test.results}
-        return {case.id: case for name in sorted(found) if (case := by_result.get(name)) is not None}
+        names = {(one.gate, one.key, one.arch) for test in failed_tests for one in test.results}
+        return {case.id: case for name in sorted(names) if (case := by_result.get(name)) is not None}
 
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES

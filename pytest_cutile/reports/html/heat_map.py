@@ -68,6 +68,6 @@ def _opacity(level: int, errors: ErrorMap) -> str:
 def _label(errors: ErrorMap) -> str:
     marks = [mark for row in errors.rows for mark in row]
     wrong = [int(mark) for mark in marks if mark.isdecimal()]
-    found = f"{len(wrong)} of {len(marks)} cells have errors"
+    share = f"{len(wrong)} of {len(marks)} cells have errors"
     most = f", at most {errors.scale[max(wrong)]} or more {errors.unit}" if wrong else ""
-    return ". ".join(filter(None, (f"{errors.caption}: {found}{most}", errors.worst)))
+    return ". ".join(filter(None, (f"{errors.caption}: {share}{most}", errors.worst)))

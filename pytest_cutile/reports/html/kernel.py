@@ -137,12 +137,12 @@ def short_dtype(dtype: str) -> str:
 
 def ladders(names: Iterable[str]) -> dict[str, dict[int, str]]:
     """Return names that differ by one number alone: by pattern, by number, the smallest first."""
-    found: dict[str, dict[int, str]] = defaultdict(dict)
+    by_pattern: dict[str, dict[int, str]] = defaultdict(dict)
     for name in names:
         for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", name):
             if int(number[0]):
-                found[f"{name[: number.start()]}N{name[number.end() :]}"][int(number[0])] = name
-    return {pattern: dict(sorted(sizes.items())) for pattern, sizes in found.items()}
+                by_pattern[f"{name[: number.start()]}N{name[number.end() :]}"][int(number[0])] = name
+    return {pattern: dict(sorted(sizes.items())) for pattern, sizes in by_pattern.items()}
 
 
 def _common_unit(figures: Iterable[Figures]) -> str:

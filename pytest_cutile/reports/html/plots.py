@@ -79,7 +79,8 @@ class Axis:
     """Ticks with their texts; None: round numbers."""
 
     def at(self, value: float) -> float:
-        low, high, value = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
+        values = (self.low, self.high, value)
+        low, high, value = map(math.log, values) if self.is_log else values
         return self.first + (value - low) / ((high - low) or 1.0) * (self.last - self.first)
 
     @property
