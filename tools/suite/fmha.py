@@ -27,6 +27,7 @@ DIMS = (
     MODULE._case("float16", 4, 32, 4096, 64, causal=True, speed=True),  # noqa: SLF001
     MODULE._case("float16", 4, 32, 2048, 64, speed=True),  # noqa: SLF001
     MODULE._case("float16", 4, 16, 4096, 256, causal=True, speed=True),  # noqa: SLF001
+    MODULE._case("float16", 4, 16, 4096, 256, speed=True),  # noqa: SLF001
 )
 # One prompt: few heads, or few keys.
 SMALL = tuple(
