@@ -61,8 +61,7 @@ class OutputsComparison:
 
     @property
     def failed(self) -> list[str]:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001
-            return [name for name, result in self.results.items() if result.failed]
+        return [name for name, result in self.results.items() if result.failed]
 
     @property
     def fails_nearly(self) -> bool:
@@ -128,9 +127,7 @@ class OutputsComparison:
         if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
             self._ratios += bounds.looseness(output, bound, self._elements(name))
             self.allowed = self.allowed or bounds.lets_through(output.exact, bound)
-        # A pretended GPU sees each torch operation, and these are not the user's.
-        with torch._C.DisableTorchFunction():  # noqa: SLF001
-            self.results[name].add(output.out, output.exact, bound, part.position(self.outputs[name]))
+        self.results[name].add(output.out, output.exact, bound, part.position(self.outputs[name]))
         if part.is_whole:
             self.wholes.append(output)
 
