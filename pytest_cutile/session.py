@@ -53,6 +53,8 @@ class Session:
         """Results of the running test, which its report takes along."""
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
+        self.kernels: frozenset[str] = frozenset()
+        """The declared kernels; empty if not all modules were collected."""
         self.run_id = run_id
         """Name of this run of pytest, and of its worker."""
         self.requested: RequestedCases | None = None

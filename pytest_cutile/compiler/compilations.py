@@ -19,7 +19,7 @@ from pytest_cutile.compiler import (
 from pytest_cutile.compiler.cutile import kernel_function
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.reach import describe
-from pytest_cutile.compiler.source import digest_text, source_digest, versioned_digest
+from pytest_cutile.compiler.source import FINGERPRINT_RULES, digest_text, source_digest, versioned_digest
 from pytest_cutile.compiler.trace.launches import record
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ class Compilations:
         that makes its inputs, and the case's parameters.
         """
         declared = describe([case.inputs, dict(case.params)])
-        return versioned_digest([self.fingerprint(case), *self._trace(case).operations.texts, *declared])
+        lines = [self.fingerprint(case), *self._trace(case).operations.texts, *declared]
+        return versioned_digest(lines, FINGERPRINT_RULES)
 
     def torch_bytes(self, case: CompileCase) -> int:
         return self._trace(case).operations.moved_bytes

@@ -28,7 +28,9 @@ DIGEST_RULES = 3
 """Counts changes of the rules: digests made by different rules cannot be compared."""
 
 SPEED_RULES = 2
-"""The same for `versioned_digest`."""
+"""The same for `declaration_digest`."""
+FINGERPRINT_RULES = 3
+"""The same for the fingerprint of a case that is timed."""
 
 _DIGITS = 16
 _ARRAY_FACTS = (
@@ -55,9 +57,9 @@ def declaration_digest(functions: Iterable[Callable[..., Any]], params: Mapping[
     return versioned_digest(describe([*functions, dict(params)]))
 
 
-def versioned_digest(lines: Iterable[str]) -> str:
+def versioned_digest(lines: Iterable[str], rules: int = SPEED_RULES) -> str:
     """Return a digest for speed baselines, with the number of the rules in front."""
-    return f"{SPEED_RULES}-{digest_text(chr(10).join(lines))}"
+    return f"{rules}-{digest_text(chr(10).join(lines))}"
 
 
 def digest_text(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
@@ -92,7 +92,11 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
     if case.key not in baselines.entries:
-        gone = sorted(key for key in baselines.entries if _is_gone(key, case))
+        gone = sorted(
+            key
+            for key, entry in baselines.entries.items()
+            if entry.published is None and _is_gone(key, case, session.kernels)
+        )
         if gone:
             detail = (
                 f"{shown} has no entry for {case.key}, and one for {gone[0]}, which is gone: if that was "
@@ -104,9 +108,15 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
     return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
 
 
-def _is_gone(key: str, case: SpeedCase) -> bool:
-    """Say whether `key` belongs to the kernel of `case`, which no longer declares that case."""
-    return bool(case.declared) and key.startswith(f"{case.kernel}[") and key not in case.declared
+def _is_gone(key: str, case: SpeedCase, kernels: Collection[str]) -> bool:
+    """Say whether the case of `key` is gone from the kernel of `case`, or with its own kernel.
+
+    `kernels` are all that are declared; empty: not all are known.
+    """
+    kernel, is_declared, _ = key.partition("[")
+    if not case.declared or "::" in key or not is_declared:
+        return False
+    return key not in case.declared if kernel == case.kernel else bool(kernels) and kernel not in kernels
 
 
 def _advice(case: SpeedCase) -> str:
@@ -181,7 +191,7 @@ def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: st
     compiled = _compiled_at(case, commit)
     _refuse_shared_files(session, case, commit)
     # Equal sources are not enough: the digest lacks what a launcher imports while it runs.
-    return compiled in ("", today)
+    return compiled == today
 
 
 def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str, today: str) -> None:

@@ -280,7 +280,9 @@ def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) 
     remarks = []
     for name, keys in _not_declared(session, collected):
         if gone := sorted(filter(is_gone, keys)):
-            remarks.append(f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it")
+            remarks.append(
+                f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it, or rename it"
+            )
     return remarks
 
 
@@ -327,6 +329,7 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
         )
     all_kernels = bool(collected.declared) and not failed
     all_kernels = all_kernels and (everything or collected_all_kernels(collected, run.locations))
+    cutile.kernels = frozenset(collected.declared) if all_kernels else frozenset()
     run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
 
 

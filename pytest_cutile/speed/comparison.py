@@ -177,7 +177,7 @@ class Paired(Comparison):
 
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
         estimates = [*filter(None, (self.estimate(measurements, regime) for regime in Regime))]
-        is_slower = any(one.value > 0 for one in estimates)
+        is_slower = any(one.lower(self.rule.missed) > 0 for one in estimates)
         return not is_slower and any(is_faster(one, self.rule) for one in estimates)
 
     def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:

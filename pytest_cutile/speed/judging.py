@@ -146,11 +146,12 @@ def _not_slower(
 
 
 def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) -> str:
-    """Return a note if a pair is too fast for the timer to resolve the margin; else ""."""
+    """Return a note if a pair is so fast that the timer's tick widens its margin noticeably; else ""."""
     tick, us = measurement.tick_us, measurement.burst_us
-    if not isinstance(comparison, Paired) or us is None or tick / us <= comparison.rule.margin:
+    if not isinstance(comparison, Paired) or us is None or tick / us <= comparison.rule.margin / 4:
         return ""
-    return f"{key}: the timer's tick of {format_time(tick)} hides changes below {tick / us:.0%} in bursts"
+    hidden = f"{comparison.rule.margin + tick / us:.1%}"
+    return f"{key}: the timer's tick of {format_time(tick)} hides changes below {hidden} in bursts"
 
 
 def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:

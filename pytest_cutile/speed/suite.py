@@ -204,10 +204,10 @@ def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_compari
             continue
         for regime in regimes:
             estimated = comparison.estimate(case.repeats, regime)
-            if estimated is not None:
-                estimates[case, regime] = estimated
-            else:
+            if estimated is None:
                 case.decisions[regime] = comparison.decide(case.repeats, regime)
+            elif sum(regime in comparison.log_ratios(one) for one in case.repeats) >= rule.looks[0]:
+                estimates[case, regime] = estimated
     for (case, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
         if decision is not Decision.UNDECIDED:
             case.decisions[regime] = decision

@@ -188,3 +188,24 @@ def test_gradients_can_be_taken(backing) -> None:
         (x * 2).sum().backward()
         assert x.grad is not None
         assert x.grad.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: x.cumsum(1), lambda x: x.cumsum(0)),
+        (lambda x: torch.zeros(16, device="cuda"), lambda x: torch.zeros(1 << 20, device="cuda")),
+        (lambda x: x.repeat(1, 1), lambda x: x.repeat(64, 64)),
+        (lambda x: x.contiguous(), lambda x: x.T.contiguous()),
+        (lambda x: x.sum(), lambda x: x.sum(dtype=torch.float64)),
+        (lambda x: x * 2, lambda x: x * 3.5),
+    ],
+    ids=["axis", "size", "repeats", "strides", "dtype", "number"],
+)
+def test_operations_that_may_take_another_time_have_another_text(one, other):
+    texts = []
+    for operate in (one, one, other):
+        with pretend_gpu("sm_90") as recorder:
+            operate(torch.randn(4, 4, device="cuda"))
+        texts.append(recorder.operations.texts)
+    assert texts[0] == texts[1] != texts[2]

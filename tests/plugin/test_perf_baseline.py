@@ -196,12 +196,20 @@ def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, ti
 
 def test_a_case_that_the_file_does_not_know_has_no_baseline(project):
     project.record(40.0)
-    project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"other[n8]"'))
+    text = project.baseline.read_text()
+    project.baseline.write_text(text.replace('"scale[n8]"', '"test_it.py::test_other"'))
     result = project.run("--perf-strict")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         ["*no-baseline (no-entry): *has no entry for scale[[]n8[]]; record it: pytest *"]
     )
+    project.baseline.write_text(text.replace('"scale[n8]"', '"other[n8]"'))
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*no-baseline (maybe-renamed): *, and one for other[[]n8[]], which is gone*"]
+    )
+    project.run("--update-baselines").stdout.fnmatch_lines(["*give --reason*"])
 
 
 def test_the_summary_says_why_there_is_nothing_to_compare_with(project):

@@ -1,6 +1,7 @@
 """Cases whose code, launch and environment are a record's pass unmeasured; all others are measured."""
 
 import contextlib
+import re
 import textwrap
 from typing import Any
 
@@ -219,6 +220,21 @@ def test_what_only_a_compiler_sees_is_measured_in_another_environment(tiled, rec
     result = many.run()
     result.assert_outcomes(failed=8)  # beside the baseline kernel
     result.stdout.fnmatch_lines(["*+10.0 %*"])
+
+
+@pytest.mark.parametrize("us", [41.6, 44.0])
+def test_a_commit_that_is_gone_says_nothing_about_code_in_another_environment(tiled, us):
+    many, tiles = tiled
+    baseline = many.project.baseline
+    lost = re.sub(r'"commit": ?"[0-9a-f]{40}"', f'"commit": "{"ab" * 20}"', baseline.read_text())
+    assert lost != baseline.read_text()
+    baseline.write_text(lost)
+    tiles.write_text("TILE_M, TILE_N, TILE_K = 32, 64, 32\n")
+    many.project.commit()
+    many.project.times(us, environment=OTHER)
+    result = many.run("--perf-strict")
+    result.assert_outcomes(failed=8)
+    assert "the code is as recorded" not in result.stdout.str()
 
 
 def test_code_and_environment_of_two_records_are_no_record(timed):

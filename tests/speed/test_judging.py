@@ -23,6 +23,7 @@ def judged(comparison, measurement):
         (paired(), measured(0.05), Reason.UNCONFIRMED),
         (paired(), measured(0.0, 0.05), Reason.UNCONFIRMED),
         (paired(), measured(-0.1), Reason.FASTER),
+        (paired(), measured(-0.05, 0.0005), Reason.FASTER),  # level sustained
         (paired(), measured(-0.2, scatter=0.1), Reason.UNCONFIRMED),
         (paired(stored=stored()), measured(baseline=0.2), Reason.UNCONFIRMED),
         (unpaired(), measured(0.01), Reason.WITHIN_MARGIN),

@@ -93,6 +93,12 @@ def test_a_kernel_that_power_does_not_limit_in_fresh_processes_is_not_slower_by_
     assert case.so_far.judgement.reason is Reason.WITHIN_MARGIN
 
 
+def test_one_process_of_three_does_not_decide_a_regime():
+    measurements = itertools.chain([measured(0.0, 0.06)], itertools.repeat(measured(0.0)))
+    case, _ = settle(screening=measured(0.0, 0.06), again=lambda: next(measurements))
+    assert case.so_far.judgement.reason is Reason.NOISY
+
+
 @pytest.mark.parametrize(
     ("skipped", "reason"),
     [
@@ -125,7 +131,7 @@ def test_what_the_timer_cannot_resolve_is_told():
     tiny = replace(measured(0.0), tick_us=25.0)
     judgement = judge_screening("k[c]", paired(), tiny)
     assert judgement.reason is Reason.WITHIN_MARGIN
-    assert judgement.detail == "k[c]: the timer's tick of 25 us hides changes below 25% in bursts"
+    assert judgement.detail == "k[c]: the timer's tick of 25 us hides changes below 27.0% in bursts"
     assert not judge_screening("k[c]", paired(), measured(0.0)).detail
 
 

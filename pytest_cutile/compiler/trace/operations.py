@@ -19,19 +19,23 @@ class TorchOperations:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        """Name of each operation, and the layouts of the tensors that it takes."""
+        """Each operation with all that its time depends on: layouts of tensors, and the other arguments."""
         self.moved_bytes = 0
         """What the launcher's operations have read and written; views move nothing."""
 
     def add(
-        self, func: Callable[..., Any], taken: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+        self,
+        func: Callable[..., Any],
+        taken: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        arguments: tuple[Any, ...],
     ) -> None:
-        """Add an operation: what it takes decides what it costs."""
+        """Add an operation with the tensors in its arguments and in its result."""
         name = getattr(func, "__name__", "")
         if name.startswith("__get") or not name:
             return
         with torch._C.DisableTorchFunction():  # noqa: SLF001
-            self.texts.append(" ".join([name, *(f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in taken)]))
+            self.texts.append(f"{name}{_as_text(arguments)} -> {_as_text(tuple(made))}")
             if func in UNINITIALIZED:
                 return
             there = {*map(_place, taken)}
@@ -53,3 +57,16 @@ def _place(tensor: torch.Tensor) -> int:
     """Return where the memory of a tensor is: its views have the same one."""
     storage = storage_of(tensor)
     return id(tensor) if storage is None else storage._cdata  # noqa: SLF001
+
+
+def _as_text(value: Any) -> str:
+    """Return an argument as text that is the same in every process: tensors by layout, objects by type."""
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout == torch.strided else value.layout
+        return f"{value.dtype}{tuple(value.shape)}{strides}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_as_text, value))})"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key}={_as_text(item)}' for key, item in sorted(value.items()))})"
+    is_plain = isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device, type(None)))
+    return repr(value) if is_plain else type(value).__name__

@@ -145,7 +145,7 @@ class PretendedTensors(TorchFunctionMode):
         makes_tensors = type(result) not in _PLAIN
         if self._operations is not None:
             taken, made = _tensors((args, kwargs)), _tensors(result) if makes_tensors else []
-            self._operations.add(func, taken, made)
+            self._operations.add(func, taken, made, (*args, kwargs))
         if self.backing == "cpu" and makes_tensors:
             if gpu is not False:
                 inputs = [storage_of(tensor) for tensor in _tensors((args, kwargs))]
