@@ -162,7 +162,7 @@ def _with_baseline_kernel(
         return stored.of_same_code()
     commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
     same_environment = dict(baselines.sessions[anchor.session].environment) == environment
-    if not same_environment and _is_recompiled(session, case, anchor, commit, today):
+    if not same_environment and was_recorded_there and _is_recompiled(session, case, anchor, commit, today):
         return stored.of_same_code()
     compiled = _compiled_at(case, commit) if same_environment else ""
     is_recorded_code = same_digest(anchor.fingerprint, compiled)
