@@ -48,16 +48,16 @@ def _failed_test(report: pytest.TestReport, blamed: Sequence[Result]) -> FailedT
     )
 
 
-def _blamed(results: Sequence[Result]) -> list[Result]:
-    """Return the results that failed their test: what is undecided only where nothing else did."""
+def blamed(results: Sequence[Result], *, strict: bool) -> list[Result]:
+    """Return the results that failed their test: what is undecided if nothing else did, in a strict run."""
     wrong = [result for result in results if result.verdict in FAILED]
-    return wrong or [result for result in results if result.verdict in UNDECIDED]
+    return wrong or [result for result in results if strict and result.verdict in UNDECIDED]
 
 
 class Results:
     """The results of all tests of the run, and which of them failed their tests."""
 
-    def __init__(self, *, xdist_worker: bool) -> None:
+    def __init__(self, *, xdist_worker: bool, strict: bool) -> None:
         self.all: list[Result] = []
         self.failed: list[Result] = []
         self.other_failures = 0
@@ -69,6 +69,7 @@ class Results:
         self.remarks: list[str] = []
         """Lines about baselines without a case, and about what the session did to all cases."""
         self._xdist_worker = xdist_worker
+        self._strict = strict
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -77,11 +78,11 @@ class Results:
         for kernel in {result.kernel for result in results}:
             self.seconds[kernel] += report.duration
         if report.failed:
-            blamed = _blamed(results)
-            self.failed += blamed
-            self.other_failures += not blamed
+            causes = blamed(results, strict=self._strict)
+            self.failed += causes
+            self.other_failures += not causes
             if results:
-                self.failed_tests.append(_failed_test(report, blamed))
+                self.failed_tests.append(_failed_test(report, causes))
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
             return
         self.all += results

@@ -33,7 +33,7 @@ class PytestRun:
         self._own_variable = RUN_VARIABLE not in os.environ
         os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
         self.progress = StatusLine(config)
-        self.results = Results(xdist_worker=self.settings.xdist_worker)
+        self.results = Results(xdist_worker=self.settings.xdist_worker, strict=self.settings.strict)
         self.collected = Collected()
         self.is_measuring = False
         """Whether a selected test, of whatever gate, measures launches."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_cutile.pytest_parts.failure import shorten
-from pytest_cutile.pytest_parts.reporting import Results, results_of
+from pytest_cutile.pytest_parts.reporting import Results, blamed, results_of
 from pytest_cutile.settings import Settings
-from pytest_cutile.verdicts import FAILED, UNDECIDED, Verdict
+from pytest_cutile.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.document import Document
@@ -75,9 +75,8 @@ class TerminalSummary:
         if reporter is None or reporter.verbosity > 1:
             return
         failures: dict[tuple[str, ...], list[Failure]] = defaultdict(list)
-        failing = FAILED | UNDECIDED if self._settings.strict else FAILED
         for report in _failed(reporter, pytest.TestReport):
-            results = [result for result in results_of(report) if result.verdict in failing]
+            results = blamed(results_of(report), strict=self._settings.strict)
             cause = results[0].cause if results else (report.nodeid,)
             failures[cause].append(Failure(report, results[0] if results else None))
         for alike in failures.values():
@@ -152,26 +151,27 @@ def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) 
     """Yield which cases fail as `shown` does, which fail otherwise, and which are right."""
     from pytest_cutile.quantities import abridged, counted
 
-    blamed = shown.result
-    if blamed is None:
+    first = shown.result
+    if first is None:
         return
     archs = len({result.arch for _, result in alike if result is not None}) > 1
     others: dict[str, list[Result]] = defaultdict(list)
     for _, result in alike:
-        if result is not None and result is not blamed:
+        if result is not None and result is not first:
             others[result.symptom].append(result)
 
     def names(of: Sequence[Result]) -> str:
         cases = [f"{result.case} {result.arch}" if archs else result.case for result in of]
         return abridged(cases, SHOWN_CASES)
 
-    if same := others.pop(blamed.symptom, []):
+    if same := others.pop(first.symptom, []):
         yield f"  the same in {names(same)} (-v shows each)"
-    for result, *further in [*others.values()][:SHOWN_SYMPTOMS]:
-        yield f"  in {names([result, *further])}: {result.detail}"
-    if more := sum(map(len, [*others.values()][SHOWN_SYMPTOMS:])):
+    by_symptom = [*others.values()]
+    for failed in by_symptom[:SHOWN_SYMPTOMS]:
+        yield f"  in {names(failed)}: {failed[0].detail}"
+    if more := sum(map(len, by_symptom[SHOWN_SYMPTOMS:])):
         yield f"  and {counted(more, 'other failure')} (-v shows each)"
-    of_kernel = [result for result in results if result.subject == blamed.subject]
+    of_kernel = [result for result in results if result.subject == first.subject]
     right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
     right -= {result.case for result in of_kernel if result.verdict in FAILED}
     if right:

@@ -1,5 +1,6 @@
 """How failures are shown: the sentence, the place, few lines, and the command, of whatever kind."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -379,3 +380,25 @@ def test_a_launcher_that_raises_says_in_which_cases(project):
     assert len(re.findall(r"^E +ValueError: 7 columns are too few", text, re.MULTILINE)) == 1
     result.stdout.fnmatch_lines(["  the same in n7 (-v shows each)", "*Reproduce*"])
     result.stdout.fnmatch_lines(["rows *n7 *raised"])
+
+
+def test_what_is_undecided_explains_no_failure_of_the_users_own(project):
+    project.pytester.makepyfile(
+        test_own="""
+        def one(perf):
+            perf(lambda: None, bytes=1e8)
+
+        def test_first(perf):
+            one(perf)
+            assert not "first"
+
+        def test_second(perf):
+            one(perf)
+            assert not "second"
+        """
+    )
+    result = project.run("test_own.py", "--kernel-json=run.json", gates="")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["E *first*", "E *second*"])
+    failures = json.loads((project.path / "run.json").read_text())["failures"]
+    assert [failure["results"] for failure in failures] == [[], []]

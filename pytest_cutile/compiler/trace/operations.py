@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 UNINITIALIZED = {
     *(torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted),
@@ -23,17 +24,11 @@ class TorchOperations:
         self.moved_bytes = 0
         """What the launcher's operations have read and written; views move nothing."""
 
-    def add(
-        self,
-        func: Callable[..., Any],
-        taken: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
-        arguments: tuple[Any, ...],
-    ) -> None:
-        """Add an operation with the tensors in its arguments and in its result."""
+    def add(self, func: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> None:
         name = getattr(func, "__name__", "")
         if name.startswith("__get") or not name:
             return
+        taken, made = tensors_of(arguments), tensors_of(result)
         with torch._C.DisableTorchFunction():  # noqa: SLF001
             self.texts.append(f"{name}{_as_text(arguments)} -> {_as_text(tuple(made))}")
             if func in UNINITIALIZED:
@@ -45,6 +40,27 @@ class TorchOperations:
                 self.moved_bytes += sum(
                     tensor.numel() * tensor.element_size() for tensor in [*taken, *written]
                 )
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in the arguments or results of a call.
+
+    Every torch function comes by here, so tuples, lists and dicts are walked directly, faster than by torch;
+    torch knows what else has been registered.
+    """
+    tensors: list[torch.Tensor] = []
+    rest = [tree]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (tuple, list)):
+            rest += value
+        elif isinstance(value, dict):
+            rest += value.values()
+        elif type(value) in pytree.SUPPORTED_NODES:
+            tensors += (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return tensors
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -13,9 +13,8 @@ import torch
 from torch._library import custom_ops
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
-from torch.utils import _pytree as pytree
 
-from pytest_cutile.compiler.trace.operations import UNINITIALIZED, TorchOperations, storage_of
+from pytest_cutile.compiler.trace.operations import UNINITIALIZED, TorchOperations, storage_of, tensors_of
 
 Backing = Literal["meta", "cpu"]
 
@@ -81,7 +80,7 @@ class PretendedTensors(TorchFunctionMode):
             if answer is not NotImplemented:
                 return answer
         kernel = _gpu_kernel(func)
-        if kernel is not None and any(self.on_gpu(tensor) for tensor in _tensors((args, kwargs))):
+        if kernel is not None and any(self.on_gpu(tensor) for tensor in tensors_of((args, kwargs))):
             with self:  # it is launch code
                 return kernel(*args, **kwargs)
         return self._compute(func, args, kwargs)
@@ -142,13 +141,11 @@ class PretendedTensors(TorchFunctionMode):
         if gpu and self.backing == "meta":
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
-        makes_tensors = type(result) not in _PLAIN
         if self._operations is not None:
-            taken, made = _tensors((args, kwargs)), _tensors(result) if makes_tensors else []
-            self._operations.add(func, taken, made, (*args, kwargs))
-        if self.backing == "cpu" and makes_tensors:
+            self._operations.add(func, (*args, kwargs), result)
+        if self.backing == "cpu" and type(result) not in _PLAIN:
             if gpu is not False:
-                inputs = [storage_of(tensor) for tensor in _tensors((args, kwargs))]
+                inputs = [storage_of(tensor) for tensor in tensors_of((args, kwargs))]
                 if gpu or any(getattr(storage, _MARK, False) for storage in inputs):
                     # What was written in place stays where it was.
                     self.mark(result, but={*map(id, inputs)})
@@ -187,7 +184,7 @@ class PretendedTensors(TorchFunctionMode):
 
     def mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
         """Note on the storages of `result` that they are on the GPU: views and parameters share them."""
-        for tensor in _tensors(result):
+        for tensor in tensors_of(result):
             storage = storage_of(tensor)
             if storage is not None and id(storage) not in but:
                 setattr(storage, _MARK, True)
@@ -223,27 +220,6 @@ def _gpu_kernel(func: Callable[..., Any]) -> Callable[..., Any] | None:
     definition = getattr(custom_ops, "OPDEFS", {}).get(name) if name else None
     kernels: dict[str | None, Callable[..., Any]] = getattr(definition, "_backend_fns", {})
     return kernels.get("cuda", kernels.get(None))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in the arguments or results of a call.
-
-    Every torch function comes by here, so tuples, lists and dicts are walked directly, faster than by torch;
-    torch knows what else has been registered.
-    """
-    tensors: list[torch.Tensor] = []
-    rest = [tree]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (tuple, list)):
-            rest += value
-        elif isinstance(value, dict):
-            rest += value.values()
-        elif type(value) in pytree.SUPPORTED_NODES:
-            tensors += (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-    return tensors
 
 
 def check_device(device: Any) -> None:
