@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,9 @@ from pytest_cutile.speed.protocol import RequestedCases
 from pytest_cutile.static.inspection import Inspector
 from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.interpreter.executed_cache import ExecutedCache
 
 
 class Session:
@@ -81,6 +84,12 @@ class Session:
     @cached_property
     def inspector(self) -> Inspector:
         return Inspector(cache_dir=self._cache_dir, jobs=self._jobs)
+
+    @cached_property
+    def executed(self) -> ExecutedCache:
+        from pytest_cutile.interpreter.executed_cache import ExecutedCache  # it imports torch
+
+        return ExecutedCache(self._cache_dir)
 
     @property
     def _jobs(self) -> int:

@@ -54,10 +54,8 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
 
 def _executed(session: Session, compilation: Compilation, kernel: str) -> Mapping[str, int] | None:
     """Return what a launch executes; None, with a remark about the run, where it cannot be counted."""
-    from pytest_cutile.interpreter.executed import count_executed  # it imports torch
-
     try:
-        return count_executed(compilation.job, compilation.launch)
+        return session.executed.count(compilation.job, compilation.launch)
     except Exception as error:  # noqa: BLE001 - the other facts of an unusual kernel are as good as ever
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.uncounted.setdefault(kernel, why)

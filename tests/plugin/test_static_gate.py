@@ -341,12 +341,12 @@ def test_a_kernel_whose_work_cannot_be_counted_is_compared_by_its_other_facts(st
     static.record()
     static.project.pytester.makeconftest(
         """
-        from pytest_cutile.interpreter import executed
+        from pytest_cutile.interpreter.executed_cache import ExecutedCache
 
-        def count_executed(job, launch):
+        def count(self, job, launch):
             raise IndexError("an operation that nobody has seen")
 
-        executed.count_executed = count_executed
+        ExecutedCache.count = count
         """
     )
     said = "no time is predicted of mm_kernel: what it executes could not be counted (IndexError: an oper*"

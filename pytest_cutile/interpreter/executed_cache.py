@@ -1,0 +1,64 @@
+"""Remembers on disk what launches execute: to count it takes as long as to compile a small kernel."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_cutile.compiler.cache import DiskCache
+from pytest_cutile.compiler.job import CompileJob
+from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.interpreter.launch import flatten
+from pytest_cutile.platforms.lookup import stand_in
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ExecutedCache:
+    """What `count_executed` returned, by all that it looks at."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Use `folder`; None keeps nothing."""
+        self._cache = DiskCache(folder, suffix=".counts.json")
+
+    def count(self, job: CompileJob, launch: Launch) -> dict[str, int] | None:
+        key = _key(job, launch)
+        if (stored := self._cache.read(key)) is None:
+            stored = msgspec.json.encode(count_executed(job, launch))
+            self._cache.write(key, stored)
+        return msgspec.json.decode(stored, type=dict[str, int] | None)
+
+
+class _Sizes:
+    """Arrays as counting sees them: how large they are, not what they hold."""
+
+    def __init__(self) -> None:
+        self.of_arrays: list[int] = []
+
+    def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
+        self.of_arrays.append(tensor.numel() * tensor.element_size())
+        return len(self.of_arrays)
+
+
+def _key(job: CompileJob, launch: Launch) -> str:
+    sizes, gpu = _Sizes(), stand_in(job.arch)
+    arguments = [(value, str(dtype)) for value, dtype in flatten(sizes, launch.args, launch.kernel)]
+    asked = (_code_digest(), launch.grid, arguments, sizes.of_arrays, gpu.cuda_reports, gpu.sm_count)
+    return hashlib.sha256(repr(asked).encode() + b"\0" + job.bytecode).hexdigest()
+
+
+@cache
+def _code_digest() -> str:
+    """Return a digest of the code that counts."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in ("interpreter", "tensors"):
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
