@@ -243,6 +243,7 @@ def run_gate(
         us=US,
         workload_us=US,
         workload=WORKLOAD,
+        is_own=True,
         gpus=1,
         n_runs=3,
     )

@@ -42,6 +42,8 @@ class Stored(Struct, frozen=True, kw_only=True):
     """The same mean of the reference workload; None unless every run has one, and all the same."""
     workload: str
     """Name of that reference workload; empty where there is none."""
+    is_own: bool
+    """Whether the GPU in use has measured them."""
     gpus: int
     n_runs: int
 
@@ -97,6 +99,7 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
         us=us,
         workload_us=workload_us,
         workload=workloads.pop() if workload_us is not None else "",
+        is_own=gpu_uuid in timed,
         gpus=len(used),
         n_runs=sum(map(len, used)),
     )

@@ -64,6 +64,11 @@ class Comparison(ABC):
             **fields,
         )
 
+    @property
+    def has_own_times(self) -> bool:
+        """Whether stored times are of the GPU in use, and not of others of its kind."""
+        return any(stored.is_own for stored in self.stored.values())
+
     # -- what the classes differ in -------------------------------------------------------------------
 
     @abstractmethod

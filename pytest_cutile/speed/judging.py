@@ -134,7 +134,10 @@ def _not_slower(
         if comparison.environment_changes:
             detail = f"{shown}, by the environment: {'; '.join(comparison.environment_changes)}"
             return Judgement(reason=Reason.ENVIRONMENT, change=outside, detail=detail)
-        detail = f"{shown}, with nothing else changed: the GPU's condition (clock, heat, another user)"
+        another = "" if comparison.has_own_times else ", or another GPU than those that recorded it"
+        detail = (
+            f"{shown}, with nothing else changed: the GPU's condition (clock, heat, another user){another}"
+        )
         return Judgement(reason=Reason.DISTURBED, change=outside, detail=detail)
     reason = Reason.WITHIN_MARGIN
     if isinstance(comparison, SameCode):

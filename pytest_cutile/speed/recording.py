@@ -90,7 +90,7 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
         changes=_changes(case),
         anchor=_compared_with(case) if not moved else "",
         moved=moved,
-        reason=(reason or "") if moved == "accepted" else "",
+        reason=(reason or "") if moved == "accepted" or case.judgement.reason is Reason.DISTURBED else "",
     )
 
 
@@ -114,9 +114,11 @@ def _moved(case: PendingCase, reason: str | None) -> str:
     if isinstance(comparison, StoredTimes):
         why = f"there is no baseline kernel to compare it with: {comparison.unavailable}"
         return _accepted(Judgement(reason=judgement.reason, detail=why), reason)
-    if judgement.verdict is Verdict.PASS:
-        return ""
-    raise Rejected(judgement.detail)
+    if judgement.reason is Reason.DISTURBED and not comparison.has_own_times:
+        _accepted(judgement, reason)  # times of another GPU: the code is not slower, and the anchor stays
+    elif judgement.verdict is not Verdict.PASS:
+        raise Rejected(judgement.detail)
+    return ""
 
 
 def _accepted(judgement: Judgement, reason: str | None) -> str:

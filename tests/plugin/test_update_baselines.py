@@ -349,6 +349,27 @@ def test_each_gpu_has_room_for_its_runs(project, gpus):
 
 
 @pytest.mark.slow
+def test_a_gpu_on_which_the_kernel_is_slower_gets_times_of_its_own_with_a_reason(project, gpus):
+    project.record(40.0)
+    gpus("GPU-1")
+    project.times(44.0)
+    result = project.run("--perf-all")
+    unwrapped(result).fnmatch_lines(["inconclusive: *or another GPU than those that recorded it"])
+    before = project.baseline.read_text()
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1)
+    unwrapped(result).fnmatch_lines(["*not recorded: it is +10.0 %*; give --reason TEXT to accept it"])
+    assert project.baseline.read_text() == before
+    project.run("--update-baselines", "--reason", "the board").assert_outcomes(passed=2)
+    assert [record.get("reason") for record in project.records] == [None, "the board"]
+    assert moves(project) == ["", ""]
+    project.run("--perf-all", "--perf-strict").assert_outcomes(passed=2)
+    project.times(48.0)  # its condition now
+    project.run("--perf-all", "--perf-strict").assert_outcomes(passed=1, failed=1)
+    project.run("--update-baselines", "--reason", "again").assert_outcomes(passed=1, failed=1)
+
+
+@pytest.mark.slow
 def test_a_slower_gpu_is_no_slower_kernel(project, gpus):
     project.record(40.0)
     project.commit()

@@ -71,6 +71,7 @@ def stored(us: float = 100.0, **changed: Any) -> dict[Regime, Stored]:
     facts = {
         "workload_us": 100.0,
         "workload": WORKLOAD,
+        "is_own": True,
         "gpus": 1,
         "n_runs": 3,
     }
