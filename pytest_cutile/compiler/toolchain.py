@@ -162,11 +162,15 @@ def makes_remarks() -> bool:
 
 def toolchain_versions() -> dict[str, str]:
     """Return the versions that decide the generated code: {"cuda-tile": "1.7.0", "tileiras": "13.4.92"}."""
+    return {"cuda-tile": _cuda_tile_version(), "tileiras": _release_in(_ask("--version"))}
+
+
+@cache  # looking it up takes a millisecond, and each compilation asks
+def _cuda_tile_version() -> str:
     try:
-        cuda_tile = importlib.metadata.version("cuda-tile")
+        return importlib.metadata.version("cuda-tile")
     except importlib.metadata.PackageNotFoundError:
         raise CompilerMissing(f"cuda-tile is not installed: {INSTALL}") from None
-    return {"cuda-tile": cuda_tile, "tileiras": _release_in(_ask("--version"))}
 
 
 def _release_in(answer: str) -> str:
