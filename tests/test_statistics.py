@@ -23,7 +23,11 @@ def test_spread_of_one_value_is_zero():
 def test_spread_estimates_the_normal_deviation():
     generator = random.Random(1)
     values = [generator.gauss(100, 2) for _ in range(20_000)]
-    assert relative_spread(values) == pytest.approx(0.6745 * 2 / 100, rel=0.03)
+    assert relative_spread(values) == pytest.approx(1.645 * 2 / 100, rel=0.03)
+
+
+def test_one_slow_value_in_five_spreads():
+    assert relative_spread([37.5, 37.5, 37.5, 37.5, 50.0] * 8) == pytest.approx(12.5 / 2 / 37.5)
 
 
 def test_a_host_hiccup_does_not_move_it():

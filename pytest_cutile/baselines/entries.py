@@ -38,7 +38,8 @@ class Run(_Checked, frozen=True, kw_only=True):
     sustained_us: Microseconds | None = None
     """Mean time per launch, launch after launch; None where it was not measured."""
     spread: Spread = 0.0
-    """Half interquartile range of the burst samples over their median."""
+    """Half the range of the middle 90 % of the burst samples over their median; before 2026-11-28
+    that of the middle half."""
     clock_mhz: Megahertz | None = None
     """SM clock in bursts."""
     sustained_clock_mhz: Megahertz | None = None

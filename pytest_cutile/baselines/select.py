@@ -81,9 +81,7 @@ def work_of(entry: Entry) -> Work:
 
 def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> Stored | None:
     """Return the times since the anchor, of its work, and of this GPU if there are any; else None."""
-    comparable = (record for record in since_anchor(entry) if record.work == work_of(entry))
-    timed = _first_timed(baselines, comparable, regime)
-    records = [timed[gpu_uuid]] if gpu_uuid in timed else [*timed.values()]
+    records = stored_records(baselines, entry, regime, gpu_uuid)
     used = [[run for run in record.runs if run.time_us(regime) is not None] for record in records]
     if not used:
         return None
@@ -99,10 +97,17 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
         us=us,
         workload_us=workload_us,
         workload=workloads.pop() if workload_us is not None else "",
-        is_own=gpu_uuid in timed,
+        is_own=any(baselines.sessions[record.session].gpu_uuid == gpu_uuid for record in records),
         gpus=len(used),
         n_runs=sum(map(len, used)),
     )
+
+
+def stored_records(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> list[Record]:
+    """Return the records whose times are the stored ones: the GPU's own, or else one of each other GPU."""
+    comparable = (record for record in since_anchor(entry) if record.work == work_of(entry))
+    timed = _first_timed(baselines, comparable, regime)
+    return [timed[gpu_uuid]] if gpu_uuid in timed else [*timed.values()]
 
 
 def _first_timed(baselines: SpeedBaselines, records: Iterable[Record], regime: str) -> dict[str, Record]:

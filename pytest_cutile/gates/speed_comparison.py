@@ -12,6 +12,7 @@ from pytest_cutile.baselines.select import (
     Stored,
     anchor_of,
     since_anchor,
+    stored_records,
     stored_us,
     unchanged_record,
     work_of,
@@ -130,11 +131,15 @@ def _stored(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> dic
 
 
 def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> Sequence[str]:
-    """Return what differs from the last recorded environment of a case; empty if today's was recorded."""
-    today = dict(session.gpu.timer.environment())
-    records = since_anchor(baselines.entries[case.key])
-    known = [dict(baselines.sessions[record.session].environment) for record in records]
-    return [] if today in known else environment_changes(known[-1], today)
+    """Return what differs from the environment of the stored times; empty if today's was recorded, too."""
+    device, today = session.gpu.timer.device, dict(session.gpu.timer.environment())
+    entry = baselines.entries[case.key]
+    known = [dict(baselines.sessions[record.session].environment) for record in since_anchor(entry)]
+    if today in known:
+        return []
+    timed = [record for regime in Regime for record in stored_records(baselines, entry, regime, device.uuid)]
+    recorded = dict(baselines.sessions[timed[0].session].environment) if timed else known[-1]
+    return environment_changes(recorded, today)
 
 
 def _with_baseline_kernel(

@@ -34,7 +34,7 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Median over the session's processes; None where bursts were not measured."""
     sustained_us: Microseconds | None = None
     burst_spread: Spread = 0.0
-    """Half interquartile range of the burst samples over their median: the median over the processes."""
+    """As in `Run.spread`: the median over the processes."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""
     is_anchor: bool = False

@@ -28,7 +28,7 @@ from pytest_cutile.speed.decide import (
     is_faster,
     is_suspect,
 )
-from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, NOISE_LIMIT, Measurement, Regime
+from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.statistics import median
 
 Kind = TypeVar("Kind", bound="Comparison")
@@ -133,10 +133,8 @@ class Comparison(ABC):
         log_ratios = {}
         for regime, stored in self.stored.items():
             us = time_us(measurement, regime)
-            if us is None and regime is Regime.BURST:
-                sustained_us = time_us(measurement, Regime.SUSTAINED)
-                # It has become too long for bursts.
-                us = min(sustained_us, LONGEST_BURST_US) if sustained_us else None
+            if us is None and regime is Regime.BURST and Regime.SUSTAINED not in self.stored:
+                us = time_us(measurement, Regime.SUSTAINED)  # it has become too long for bursts
             if us is not None:
                 log_ratios[regime] = math.log(us / stored.us) - _movement(measurement, stored)
         return log_ratios

@@ -43,7 +43,7 @@ def judge(case: PendingCase) -> Judgement:
     if undecided:
         return _undecided(case, comparison, undecided, change)
     scatter = max(map(case.scatter, Regime))
-    if not case.regimes and isinstance(comparison, Paired) and scatter > comparison.rule.margin:
+    if not case.regimes and isinstance(comparison, Paired) and scatter > comparison.rule.stored_margin:
         detail = (
             f"{key}: the first process was steady, and the times of {len(repeats)} differ by {scatter:.1%}"
         )
@@ -134,10 +134,10 @@ def _not_slower(
         if comparison.environment_changes:
             detail = f"{shown}, by the environment: {'; '.join(comparison.environment_changes)}"
             return Judgement(reason=Reason.ENVIRONMENT, change=outside, detail=detail)
-        another = "" if comparison.has_own_times else ", or another GPU than those that recorded it"
-        detail = (
-            f"{shown}, with nothing else changed: the GPU's condition (clock, heat, another user){another}"
-        )
+        causes = ["the GPU's condition (clock, heat, another user)"]
+        causes += [] if comparison.has_own_times else ["another GPU than those that recorded it"]
+        causes += ["other inputs"] if isinstance(comparison, Paired) else []
+        detail = f"{shown}, in the recorded environment: {', or '.join(causes)}"
         return Judgement(reason=Reason.DISTURBED, change=outside, detail=detail)
     reason = Reason.WITHIN_MARGIN
     if isinstance(comparison, SameCode):

@@ -80,6 +80,11 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
     spread = max(measurement.spread for measurement in case.measurements)
     if spread > NOISE_LIMIT:
         raise Rejected(f"the samples spread by {spread:.0%}; run it again")
+    scatter = max(map(case.scatter, Regime))
+    if scatter > NOISE_LIMIT:
+        raise Rejected(
+            f"the times of {len(case.measurements)} processes differ by {scatter:.0%}; run it again"
+        )
     moved = _moved(case, reason)
     return Record(
         session=session,
@@ -107,13 +112,13 @@ def _moved(case: PendingCase, reason: str | None) -> str:
         if needs_reason or judgement.verdict is Verdict.REGRESSION:
             return _accepted(judgement, reason)
         return ""
-    if judgement.reason is Reason.FASTER:
-        return "faster"
     if judgement.verdict is Verdict.REGRESSION:
         return _accepted(judgement, reason)
     if isinstance(comparison, StoredTimes):
         why = f"there is no baseline kernel to compare it with: {comparison.unavailable}"
         return _accepted(Judgement(reason=judgement.reason, detail=why), reason)
+    if judgement.reason is Reason.FASTER:
+        return "faster"
     if judgement.reason is Reason.DISTURBED and not comparison.has_own_times:
         _accepted(judgement, reason)  # times of another GPU: the code is not slower, and the anchor stays
     elif judgement.verdict is not Verdict.PASS:

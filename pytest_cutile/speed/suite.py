@@ -56,8 +56,8 @@ class SpeedSuite:
                 screening=screening,
                 records=records,
                 regimes=regimes,
-                # Nothing selected a case that is to be recorded: the first measurement counts.
-                repeats=[screening] if records else [],
+                # Where nothing is to be decided, nothing selected the case: the first measurement counts.
+                repeats=[screening] if records and not regimes else [],
             )
         )
 

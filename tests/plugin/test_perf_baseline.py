@@ -61,7 +61,9 @@ def test_a_faster_kernel_is_an_improvement(project):
     result.stdout.fnmatch_lines(["scale *-10.0 % *improvement"])
 
 
-@pytest.mark.parametrize("samples", [[20.0, 30.0, 40.0, 50.0, 60.0], [40.0] * 11 + [120.0] * 9])
+@pytest.mark.parametrize(
+    "samples", [[20.0, 30.0, 40.0, 50.0, 60.0], [40.0] * 11 + [120.0] * 9, [28.0] * 8 + [84.0] * 2]
+)
 def test_samples_that_spread_never_pass(project, samples):
     project.record(40.0)
     project.times(samples)

@@ -201,6 +201,8 @@ def test_by_stored_times_small_steps_cannot_add_up_either(project):
         unwrapped(result).fnmatch_lines(
             ["*not recorded: there is no baseline kernel to compare it with: *outside of git*--reason TEXT*"]
         )
+    project.times(36.0)  # on a GPU that is faster, perhaps
+    project.run("--update-baselines").assert_outcomes(passed=1, failed=1)
     assert project.baseline.read_text() == before
     project.record(40.4, args=("--reason", "outside of git"))
     assert moves(project) == ["", "accepted"]
@@ -231,6 +233,17 @@ def test_a_slower_environment_is_accepted_with_a_reason(project, is_changed):
     project.run("--perf-strict").assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
+def test_a_slower_environment_is_told_from_that_of_the_stored_times(project):
+    project.commit()
+    project.record(40.0)
+    project.record(41.6, environment=NEW)
+    project.times(42.6, environment={"driver": "600.3", "tileiras": "13.4.92"})
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1)
+    unwrapped(result).fnmatch_lines(["*not recorded: it is +6.5 % slower (*driver: 580.1 -> 600.3*"])
+
+
 def test_another_environment_that_is_as_fast_is_recorded_beside_the_anchor(paired):
     paired.commit()
     paired.record(40.2, baseline=40.2, environment=NEW)
@@ -256,7 +269,15 @@ def test_noise_is_not_recorded(project):
     project.times([20.0, 30.0, 40.0, 50.0, 60.0])
     result = project.run("--update-baselines")
     result.assert_outcomes(passed=1, failed=1)
-    unwrapped(result).fnmatch_lines(["*not recorded: the samples spread by 25%*"])
+    unwrapped(result).fnmatch_lines(["*not recorded: the samples spread by 50%*"])
+    assert not project.baseline.exists()
+
+
+def test_processes_that_disagree_are_not_recorded(project):
+    project.times(40.0, 80.0, 60.0)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1)
+    unwrapped(result).fnmatch_lines(["*not recorded: the times of 3 processes differ by 100%; run it again*"])
     assert not project.baseline.exists()
 
 
@@ -264,7 +285,10 @@ def test_noise_is_not_recorded(project):
 @pytest.mark.parametrize(
     ("times", "why"),
     [
-        ({"burst": (44.0,), "baseline": 44.0}, "*against the stored times, with nothing else changed*"),
+        (
+            {"burst": (44.0,), "baseline": 44.0},
+            "*against the stored times, in the recorded environment: the GPU's condition*or other inputs",
+        ),
         ({"burst": (41.4, *[41.6, 39.6] * 6)}, "*12 fresh processes measured*"),
     ],
     ids=["disturbed", "noisy"],

@@ -330,7 +330,7 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """Half interquartile range of the current kernel's samples over their median."""
+        """Half the range of the middle 90 % of the current kernel's samples, over their median."""
         return relative_spread(self.samples_us)
 
     @property
