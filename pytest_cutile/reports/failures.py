@@ -174,7 +174,7 @@ def _limit_and_baseline(
         case PublishedFigure():
             baseline = [baseline_file, comparison.published.source]
         case _:
-            limits = [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
+            limits = [f"{comparison.stored_margin:.1%}, since other sessions have measured the stored times"]
             stored = next(iter(comparison.stored.values()), None)
             runs = stored and f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
             baseline = [f"stored times of {baseline_file}{runs or ''}"]

@@ -65,6 +65,12 @@ class Comparison(ABC):
         )
 
     @property
+    def stored_margin(self) -> float:
+        """The slowdown against the stored times, as a fraction, that is believed."""
+        shortest_us = min((stored.us for stored in self.stored.values()), default=math.inf)
+        return self.rule.stored_margin_of(shortest_us)
+
+    @property
     def has_own_times(self) -> bool:
         """Whether stored times are of the GPU in use, and not of others of its kind."""
         return any(stored.is_own for stored in self.stored.values())
@@ -108,7 +114,7 @@ class Comparison(ABC):
                 _median_of(self.stored_log_ratios(one, time_us).get(regime) for one in measurements) or 0.0
                 for time_us in self.kernels
             ]
-            if min(slower) > math.log1p(self.rule.stored_margin):
+            if min(slower) > math.log1p(self.stored_margin):
                 return math.expm1(slower[0])
         return None
 
@@ -240,11 +246,11 @@ class StoredTimes(Comparison):
 
     def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:
         known = [value for one in measurements if (value := self.log_ratios(one).get(regime)) is not None]
-        return decide_stored(known, self.rule) if known else Decision.UNDECIDED
+        return decide_stored(known, self.rule, margin=self.stored_margin) if known else Decision.UNDECIDED
 
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
         burst = self.log_ratio(measurements, Regime.BURST)
-        return burst is not None and burst < -math.log1p(self.rule.stored_margin)
+        return burst is not None and burst < -math.log1p(self.stored_margin)
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:  # noqa: ARG002
         """Return None: without a baseline kernel, the code itself may be what got slower."""

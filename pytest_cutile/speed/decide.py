@@ -32,6 +32,9 @@ Key = TypeVar("Key", bound=Hashable)
 STORED_MARGIN = 0.055
 """Slowdown, as a fraction, that GPUs of one kind, their sessions and drivers do not make: see
 research/reports/speed-rule.md."""
+STORED_FLOOR_US = 2.0
+"""Slowdown of a launch, in us, that they may make: from host to host, every launch that reads memory takes up
+to 1.8 us more, whatever its length (research/reports/speed-runs.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,10 @@ class Rule:
     def stored_margin(self) -> float:
         """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
         return max(STORED_MARGIN, self.margin)
+
+    def stored_margin_of(self, stored_us: float) -> float:
+        """Return the same for a stored time per launch: less than `STORED_FLOOR_US` is never believed."""
+        return max(self.stored_margin, STORED_FLOOR_US / stored_us)
 
     @property
     def alpha_of_look(self) -> float:
@@ -202,13 +209,13 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
     return decisions
 
 
-def decide_stored(log_ratios: Sequence[float], rule: Rule) -> Decision:
+def decide_stored(log_ratios: Sequence[float], rule: Rule, *, margin: float) -> Decision:
     """Decide by stored times alone: log ratios of today's time over the stored one, one for each process.
 
-    A plain margin: other sessions, GPUs and drivers move times by percents that no interval shows. The median
+    `margin` is a plain one, as a fraction: other sessions, GPUs and drivers move times by percents that no interval shows. The median
     leaves out what one process alone has met.
     """
     middle = median(log_ratios)
-    if middle > math.log1p(rule.stored_margin):
+    if middle > math.log1p(margin):
         return Decision.SLOWER
     return Decision.CLEAR if middle < rule.limit else Decision.UNDECIDED

@@ -86,7 +86,7 @@ def _undecided(
     if not isinstance(comparison, Paired):
         detail = (
             f"{key}: stored times show{shown}, and alone they show only slowdowns above "
-            f"{comparison.rule.stored_margin:.1%}; {_unavailable(comparison)}"
+            f"{comparison.stored_margin:.1%}; {_unavailable(comparison)}"
         )
         return Judgement(reason=Reason.UNANCHORED, change=change, detail=detail)
     visible = []

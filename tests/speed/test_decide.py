@@ -236,4 +236,4 @@ def test_equal_kernels_fail_a_run_less_often_than_alpha_says():
     ],
 )
 def test_stored_times_have_a_plain_margin(log_ratios, decision):
-    assert decide_stored(log_ratios, RULE) is decision
+    assert decide_stored(log_ratios, RULE, margin=RULE.stored_margin) is decision
