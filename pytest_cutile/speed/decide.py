@@ -212,8 +212,8 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
 def decide_stored(log_ratios: Sequence[float], rule: Rule, *, margin: float) -> Decision:
     """Decide by stored times alone: log ratios of today's time over the stored one, one for each process.
 
-    `margin` is a plain one, as a fraction: other sessions, GPUs and drivers move times by percents that no interval shows. The median
-    leaves out what one process alone has met.
+    `margin` is a plain one, as a fraction: other sessions, GPUs and drivers move times by percents that no
+    interval shows. The median leaves out what one process alone has met.
     """
     middle = median(log_ratios)
     if middle > math.log1p(margin):
