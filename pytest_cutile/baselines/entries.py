@@ -85,7 +85,7 @@ class Record(_Checked, frozen=True, kw_only=True):
     changes: Mapping[Regime, PairedChange] = {}
     """By regime: "burst", "sustained"."""
     anchor: str = ""
-    """The `code` of the anchor that it was compared with; "" where it is the first record, or moved it."""
+    """The `code` of the anchor that it was compared with; "" where it was compared with none."""
     moved: Moved = ""
     """Why the anchor moved here: "faster", "accepted", or "" where it did not."""
     reason: str = ""
@@ -98,8 +98,8 @@ class Record(_Checked, frozen=True, kw_only=True):
 
     @property
     def compared_with(self) -> str:
-        """The code of the anchor that its times are about: its own, where it was compared with none."""
-        return self.anchor or self.code
+        """The code of the anchor that its times are about: its own, if it is one."""
+        return self.code if self.moved else self.anchor or self.code
 
 
 class RecordedSession(_Checked, frozen=True, kw_only=True):

@@ -68,8 +68,19 @@ def since_anchor(entry: Entry) -> tuple[Record, ...]:
 
 def _from_anchor(entry: Entry) -> tuple[Record, ...]:
     """Return the anchor's record and all after it."""
-    moves = [place for place, record in enumerate(entry.records) if record.moved]
-    return entry.records[moves[-1] if moves else 0 :]
+    anchor = 0
+    for place, record in enumerate(entry.records):
+        if record.moved and not _is_faster_branch(entry.records[anchor], record):
+            anchor = place
+    return entry.records[anchor:]
+
+
+def _is_faster_branch(anchor: Record, record: Record) -> bool:
+    """Say whether two branches made one kernel faster, and that of `anchor` made it faster than `record`."""
+    if not (anchor.moved == record.moved == "faster" and anchor.anchor and anchor.anchor == record.anchor):
+        return False
+    gains = [min((change.value for change in one.changes.values()), default=0.0) for one in (anchor, record)]
+    return gains[0] < gains[1]
 
 
 def work_of(entry: Entry) -> Work:

@@ -93,7 +93,7 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
         source=known(case.case.source),
         runs=tuple(map(_run, case.measurements)),
         changes=_changes(case),
-        anchor=_compared_with(case) if not moved else "",
+        anchor=_compared_with(case),
         moved=moved,
         reason=(reason or "") if moved == "accepted" or case.judgement.reason is Reason.DISTURBED else "",
     )

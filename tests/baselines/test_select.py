@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.entries import Record, environment_changes
+from pytest_cutile.baselines.entries import PairedChange, Record, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import (
     MAX_RUNS,
@@ -43,6 +43,25 @@ def test_the_anchor_is_the_last_record_that_moved_it(moves, anchor):
     assert found is not None
     assert found.session == anchor
     assert names(since_anchor(of)) == [f"s{day}" for day in range(int(anchor[1:]), 4)]
+
+
+@pytest.mark.parametrize(("gains", "anchor"), [((-0.10, -0.03), "s2"), ((-0.03, -0.10), "s3")])
+def test_of_two_branches_that_made_a_kernel_faster_the_faster_is_the_anchor(gains, anchor):
+    changes = [{"burst": PairedChange(value=gain, low=gain, high=gain)} for gain in gains]
+    first = record(1, 40.0, fingerprint="old")
+    branches = [
+        replace(
+            record(day, 40.0, fingerprint=f"new {day}", anchor="old", moved="faster"),
+            changes=changes[day - 2],
+        )
+        for day in (2, 3)
+    ]
+    found = anchor_of(entry(first, *branches))
+    assert found is not None
+    assert found.session == anchor
+    assert found.compared_with == found.code
+    after = replace(branches[1], anchor="new 2")  # not a branch, but later
+    assert anchor_of(entry(first, branches[0], after)) == after
 
 
 def test_a_published_figure_has_no_anchor():
