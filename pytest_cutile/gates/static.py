@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
+from pytest_cutile.gates.correct import check_task
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
-from pytest_cutile.gates.outcome import GateFailed
+from pytest_cutile.gates.outcome import GateFailed, breaks_the_context
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
@@ -54,6 +56,8 @@ class StaticGate(CompilingGate):
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for."""
         case = compile_case_of(self.session, task)
+        if self._records:
+            self._check_unless_done(task, test.nodeid)
         try:
             skip_if_wrong(self.session, task.key, "compiled code")
         except GateSkipped as skipped:
@@ -172,10 +176,32 @@ class StaticGate(CompilingGate):
 
     # -- recording ------------------------------------------------------------------------------------
 
+    @property
+    def _records(self) -> bool:
+        return self.session.settings.update_baselines and self.session.baselines is not None
+
+    def _check_unless_done(self, task: Task, nodeid: str) -> None:
+        """Check a case that the gate `correct` checks in another process of this run, on the same inputs.
+
+        That gate reports what is found; here `Session.checked` has it.
+        """
+        session, arch = self.session, self.session.target.gpu_arch
+        is_selected = ("correct", task.spec.name, task.case.name, arch) in session.selected
+        if task.key in session.checked or not is_selected:
+            return
+        nodeid = nodeid.replace("::static[", "::correct[").removesuffix(f"-{task.suffix}]") + "]"
+        before = len(session.results)
+        try:
+            check_task(session, dataclasses.replace(task, gate="correct", arch=arch, suffix=""), nodeid)
+        except Exception as error:
+            if breaks_the_context(error):
+                raise
+        del session.results[before:]
+
     def _record(self, case: CompileCase, current: CaseFacts) -> tuple[bool, str]:
         """Record a case if that was asked for; return whether its baseline is up to date now, and a note."""
         settings, store = self.session.settings, self.session.baselines
-        if store is None or not settings.update_baselines:
+        if store is None or not self._records:
             return False, ""
         made_by = provenance(self.session.checkout.commit, settings.reason)
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -47,6 +47,21 @@ def test_code_of_a_kernel_that_is_wrong_is_neither_compared_nor_recorded(static)
     assert static.baseline.read_text() != before
 
 
+def test_a_worker_that_records_checks_what_another_one_has_checked(static):
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    options = ("-n", "2", "-p", "no:benchmark", "--update-baselines", "-rs")
+    result = static.run(*options, gates="cutile_correct or cutile_static")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*(wrong-result): the result is wrong, so its compiled code means nothing*"])
+    result.stdout.no_fnmatch_line("*recorded*")
+    assert not static.baseline.exists()
+    static.change()
+    result = static.run(*options, gates="cutile_correct or cutile_static")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 1 case"])
+    assert static.baseline.exists()
+
+
 def test_an_accumulator_that_leaves_the_tensor_cores(static):
     static.record()
     static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
