@@ -228,6 +228,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """What they allow where right values are known exactly."""
     outputs: str = ""
     """Dtypes of what the kernel returned: "(float16, int32)"."""
+    narrowed: tuple[str, ...] = ()
+    """Outputs with fewer significant bits than every floating input, in words."""
     uncompared: tuple[str, ...] = ()
     """Arguments that the launcher may change and that were compared with nothing."""
     refused: tuple[str, ...] = ()

@@ -141,6 +141,7 @@ def run_check(
         allowed=comparison.allowed,
         bound="; ".join(dict.fromkeys(map(comparison.bound, comparison.outputs))),
         overflowed=comparison.overflowed,
+        narrowed=comparison.narrowed,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,
         reference_runs=check.runs.count,

@@ -42,6 +42,8 @@ class CheckReport:
     """Inputs without NaN around them, and why: "x: requires grad"."""
     overflowed: tuple[str, ...] = ()
     """Outputs of 8 bits that overflowed to NaN or Inf where the reference is finite, in words."""
+    narrowed: tuple[str, ...] = ()
+    """Outputs with fewer significant bits than every floating input, in words."""
     uncompared: tuple[str, ...] = ()
     """Arguments that the launcher may change and does not return, and the reference leaves alone: they were
     compared with nothing."""

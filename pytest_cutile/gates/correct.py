@@ -147,6 +147,7 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
         looser=report.looser,
         allowed=report.allowed,
         outputs=re.sub(r" \[[^]]*\]", "", report.outputs),
+        narrowed=report.narrowed,
         uncompared=report.uncompared,
         refused=report.refused,
         mutation=None if report.mutation is None else report.mutation.to_dict(),

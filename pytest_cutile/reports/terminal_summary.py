@@ -205,6 +205,8 @@ def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[
         known = next((result.allowed for result in own if result.allowed), "")
         allowed = ", or ".join(filter(None, [derived, known]))
         yield f"held to {tolerance}: {where}" + (f": {allowed}" if allowed else "")
+    for where, dtypes, _ in _alike((", ".join(one.narrowed), one) for one in passed):
+        yield f"coarser than its inputs: {where}: {dtypes}"
     for where, names, _ in _alike((", ".join(one.uncompared), one) for one in passed):
         yield f"may change, and was compared with nothing: {where}: {names}"
     if verbose:

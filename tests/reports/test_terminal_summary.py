@@ -67,6 +67,13 @@ def test_a_sustained_rate_that_differs_has_a_column():
     assert row.split()[4:7] == ["3459", "GB/s", "2767"]
 
 
+def test_outputs_of_fewer_bits_than_the_inputs_are_said_unasked():
+    narrowed = ("output bfloat16, inputs float16",)
+    checked = [result(gate="correct", case=case, reason=None, narrowed=narrowed) for case in ("a", "b")]
+    said = "coarser than its inputs: softmax, a and 1 more: output bfloat16, inputs float16"
+    assert said in lines_of(*checked)
+
+
 def test_what_raised_or_did_not_compile_was_not_checked_by_interpretation():
     checked = result(gate="correct", case="a", on="interpreter")
     wrong = result(

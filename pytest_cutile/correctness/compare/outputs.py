@@ -24,7 +24,7 @@ from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch
-from pytest_cutile.tensors.dtypes import name_of
+from pytest_cutile.tensors.dtypes import format_of, name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS
 from pytest_cutile.tensors.trees import map_leaves, named_tensors
 from pytest_cutile.verdicts import Reason
@@ -139,6 +139,22 @@ class OutputsComparison:
             f"{result.overflowed:,} of {name} {how}"
             for name, result in self.results.items()
             if result.overflowed
+        )
+
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """Which outputs have fewer significant bits than every floating input, in words.
+
+        The bound allows an output's own rounding: the fewer bits a launcher returns, the looser the check.
+        """
+        inputs = self.runs.terms.narrowest
+        if inputs is None:
+            return ()
+        formats = {name: format_of(out.dtype) for name, out in self.outputs.items()}
+        return tuple(
+            f"{name} {target.name}, inputs {inputs.name}"
+            for name, target in formats.items()
+            if target is not None and target.precision < inputs.precision
         )
 
     def bound(self, name: str) -> str:

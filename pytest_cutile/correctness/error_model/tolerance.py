@@ -65,6 +65,8 @@ class Terms:
     """Whether floating inputs, but for single numbers, are all 64 bits wide."""
     may_narrow: bool
     """Whether none is, or the options say what operands are rounded to."""
+    narrowest: FloatFormat | None = None
+    """Format with the fewest significant bits of floating inputs; None without any."""
 
     @classmethod
     def of(cls, options: CheckOptions, inputs: Mapping[str, Any]) -> Terms:
@@ -73,14 +75,17 @@ class Terms:
         mid = _format("mid", options.mid)
         if mid is FLOAT64:
             raise ValueError("mid is what intermediate results are rounded to, and nothing is to float64")
+        narrowest = _narrowest(dtypes)
         given = options.rtol is not None or options.atol is not None
         return cls(
             reduction=options.reduction,
-            operands=_format("precision", options.precision) or _operand_format(dtypes),
+            # Tensor cores round operands to the coarsest floating input dtype.
+            operands=_format("precision", options.precision) or narrowest or FLOAT32,
             policy=NumericsPolicy(mid=mid, exp_error=options.exp_error, fast_acc=options.fast_acc),
             tolerance=(options.rtol or 0.0, options.atol or 0.0) if given else None,
             wide=dtypes == {torch.float64},
             may_narrow=options.precision is not None or torch.float64 not in dtypes,
+            narrowest=narrowest,
         )
 
 
@@ -91,10 +96,9 @@ def _floating_dtypes(inputs: Mapping[str, Any]) -> set[torch.dtype]:
     return {tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in large or tensors}
 
 
-def _operand_format(dtypes: Iterable[torch.dtype]) -> FloatFormat:
-    """Return what tensor cores round operands to: the coarsest floating input dtype."""
+def _narrowest(dtypes: Iterable[torch.dtype]) -> FloatFormat | None:
     formats = [target for dtype in dtypes if (target := format_of(dtype)) is not None]
-    return min(formats, key=lambda target: target.precision, default=FLOAT32)
+    return min(formats, key=lambda target: target.precision, default=None)
 
 
 def _format(option: str, dtype: torch.dtype | str | None) -> FloatFormat | None:
