@@ -39,6 +39,10 @@ FAILED_IN_WORDS = {
 """Reasons of failures that tables say in other words than their code."""
 
 
+CAUSE = 2
+"""The least `Result.clarity` of a failure whose first line names the cause."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_defaults=True):
     """The outcome of one gate for one case on one architecture."""
 
@@ -64,7 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
     clarity: int = 0
-    """Rank of a failure's first line: of several failures of one cause, the one with the highest is shown."""
+    """How clear a failure's first line makes the cause; from `CAUSE` on, it names the cause."""
 
     not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
     """Fields that `to_properties` leaves out."""
@@ -73,6 +77,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     def subject(self) -> tuple[str, str]:
         """Gate and kernel; for a test function of the gate `correct`, the launcher that it checks."""
         return self.gate, self.kernel
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """How much its failure tells: of several failures of one cause, the one with the highest is shown."""
+        return (self.clarity,)
 
     @property
     def cause(self) -> tuple[str, ...]:
@@ -234,6 +243,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Arguments that the launcher may change and that were compared with nothing."""
     refused: tuple[str, ...] = ()
     """Other layouts of its inputs that the launcher refused, and how."""
+    wrong_share: float = 0.0
+    """Of a wrong result: share of elements outside the bound, in the first output that is wrong."""
     searched: str = ""
     """Of a search: what it has tried, and on further lines why examples were refused."""
     advice: str = ""
@@ -245,6 +256,11 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     @property
     def subject(self) -> tuple[str, str]:
         return self.gate, self.launcher or self.kernel
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """A named cause tells most, then normal inputs: special ones may show a small part of an error."""
+        return self.clarity >= CAUSE, not self.inputs, self.clarity, self.wrong_share
 
     @property
     def _cause(self) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """The first input that was changed and may not be."""
     clarity: int = 0
     """How clear the first line makes the cause: of several failures of one cause, the clearest is shown."""
+    wrong_share: float = 0.0
+    """Share of that output's elements that are outside the bound."""
     advice: str = ""
     """Which looser numerics policy would let the outputs pass; empty where none was tried."""
     errors: ErrorMap | None = None

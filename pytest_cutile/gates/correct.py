@@ -175,6 +175,7 @@ def _failure(error: Exception) -> dict[str, Any]:
                 "reason": error.kind,
                 "detail": message,
                 "clarity": error.clarity,
+                "wrong_share": error.wrong_share,
                 "advice": error.advice,
                 "errors": error.errors,
             }

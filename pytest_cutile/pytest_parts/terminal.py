@@ -83,10 +83,10 @@ class TerminalSummary:
             self._report_once(alike, show_all=reporter.verbosity > 0)
 
     def _report_once(self, alike: Sequence[Failure], *, show_all: bool) -> None:
-        """Shorten failures of one root cause; hide all but the clearest, unless `show_all`."""
+        """Shorten failures of one root cause; hide all but the one that tells most, unless `show_all`."""
         advice = {getattr(result, "advice", "") for _, result in alike}
         refuted = advice - {""} if len(advice) > 1 else set()
-        most = max(alike, key=lambda failure: failure.result.clarity if failure.result else 0)
+        most = max(alike, key=lambda failure: failure.result.rank if failure.result else ())
         for failure in alike:
             more = [] if show_all or failure is not most else [*_cases(most, alike, self._results.all)]
             shorten(failure.report, SHOWN_LINES, more, without=refuted)

@@ -177,6 +177,36 @@ def test_a_root_cause_is_told_once_and_kept_whole_in_files(project, processes):
         assert again.stdout.str().count("worst element") == 5
 
 
+def test_the_default_inputs_are_shown_before_a_few_errors_of_special_ones(project):
+    softmax = """
+        import pytest_cutile
+
+
+        def softmax(x):
+            e = (1.01 * (x.float() - x.float().amax(1, keepdim=True))).exp()
+            return (e / e.sum(1, keepdim=True)).to(x.dtype)
+
+
+        SPEC = pytest_cutile.KernelSpec(
+            name="softmax",
+            launch=softmax,
+            reference=lambda x: x.softmax(1),
+            inputs=lambda make_tensor, n: (make_tensor((37, n), "float16"),),
+            reduction=lambda n: n,
+            cases=[pytest_cutile.Case(name="n", params={"n": 1000}, speed=False, named_inputs=["small"])],
+        )
+        """
+    project.kernel(softmax)
+    result = project.run(gates="cutile_correct")
+    result.assert_outcomes(failed=2)
+    result.stdout.re_match_lines(
+        [
+            r"E   softmax differs from its reference: .* \(9\d\.?\d? %\) are outside the bound",
+            r"  in n-small: softmax differs from its reference: few and scattered",
+        ]
+    )
+
+
 def test_pytests_own_strictness_is_not_in_the_command(wrong):
     options = ("--strict-markers", "-o", "xfail_strict=true")
     text = wrong.run("mykernels", *options, gates="cutile_correct").stdout.str()

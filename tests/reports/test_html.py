@@ -180,6 +180,27 @@ def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
     assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
 
 
+@pytest.mark.parametrize(
+    ("others", "shown"),
+    [
+        ({"clarity": 2, "inputs": "tiny"}, "other"),  # a cause
+        ({"clarity": 1, "inputs": "tiny"}, "one"),  # what the errors of special inputs have in common
+        ({"clarity": 1}, "other"),
+        ({"wrong_share": 0.99, "inputs": "tiny"}, "one"),
+        ({"wrong_share": 0.99}, "other"),
+    ],
+)
+def test_of_one_root_cause_the_default_inputs_are_shown_unless_others_name_it(others, shown):
+    results = [
+        wrong_result(case="small", key="k[small]", inputs="small", wrong_share=0.002),
+        wrong_result(case="one", key="k[one]", wrong_share=0.98),
+        wrong_result(case="other", key="k[other]", **others),
+    ]
+    failed_tests = [failed_test(one, headline=f"story of {one.case}") for one in results]
+    page = page_of(*results, failed=results, failed_tests=failed_tests)
+    assert re.findall(r"story of (\w+)", page.text) == [shown]
+
+
 @pytest.mark.slow
 def test_2000_failures_stay_under_2_mb():
     results = [

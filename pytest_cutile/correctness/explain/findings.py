@@ -36,6 +36,7 @@ from pytest_cutile.correctness.explain.reduced import find_reduced
 from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD, advise
 from pytest_cutile.correctness.explain.ties import find_ties
 from pytest_cutile.quantities import abridged
+from pytest_cutile.results import CAUSE
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
 
@@ -81,6 +82,7 @@ def explain_mismatch(
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.clarity = advice, explained.clarity
+    mismatch.wrong_share = 0.0 if result.outside is None else output.bad / out.numel()
     if result.levels is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
         unit = "times the bound" if out.is_floating_point() else "off by about"
@@ -99,7 +101,7 @@ class Explanation:
     headline: str
     """Where, if not everywhere; after a colon the finding that tells most, or how many elements are wrong."""
     clarity: int
-    """What the headline names: 2 a cause, 1 what the errors have in common, 0 their number."""
+    """What the headline names: 2 a cause, 1 what the errors have in common, 0 that they are many or few."""
     facts: Sequence[str]
     details: Sequence[str]
     """What somebody reads who doubts the check."""
@@ -140,7 +142,7 @@ def explain(
     ]
     return Explanation(
         headline=f" only in {where}: {first}" if where else f": {first}",
-        clarity=2 if causes else int(bool(patterns)),
+        clarity=CAUSE if causes else int(bool({*patterns} - {SCATTERED})),
         facts=[f"  {line}" for line in facts],
         details=[f"  {line}" for line in details],
     )

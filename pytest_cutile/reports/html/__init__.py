@@ -146,7 +146,7 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
     failures: list[ShownFailure] = []
     room = FAILURES_BYTES
     for alike in causes.values():
-        test = max(alike, key=lambda test: max((one.clarity for one in test.results), default=0))
+        test = max(alike, key=lambda test: max((one.rank for one in test.results), default=()))
         own, every = cases_of([test]), cases_of(alike)
         errors = [*error_maps(test.results)]
         room -= len(test.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)

@@ -163,9 +163,11 @@ def test_scattered_errors_of_one_size_are_no_constant_factor():
         x.view(-1)[places] *= 0.94
         return x
 
-    text = message_of(bug, tensor(64, 64))
-    assert "few and scattered" in text
-    assert "a constant factor" not in text
+    error = mismatch(lambda x: bug(x.clone()), tensor(64, 64), reference=lambda x: x)
+    assert "few and scattered" in str(error).splitlines()[0]
+    assert "a constant factor" not in str(error)
+    assert error.clarity == 0
+    assert error.wrong_share == len(places) / 4096
 
 
 def test_zeros_belong_to_no_other_index():
