@@ -15,6 +15,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from pytest_cutile.platforms.architectures import ArchitectureError, normalize_architecture
+
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
 _TOOLS = {
     "cuobjdump": ("nvidia-cuda-cuobjdump", "static"),
@@ -149,6 +151,26 @@ def supported_architectures() -> tuple[str, ...]:
     """Return what the installed tileiras compiles for, oldest first: ("sm_80", ..., "sm_121")."""
     names = set(re.findall(r"^\s*=(sm_\d+)\b", _ask("--help"), re.MULTILINE))
     return tuple(sorted(names, key=lambda name: int(name.removeprefix("sm_"))))
+
+
+def supported_architecture(name: str) -> str:
+    """Return an architecture in cuTile's spelling; without a compiler nobody knows which ones it has.
+
+    Raises:
+        ArchitectureError: `name` names none, or none that the installed tileiras compiles for.
+    """
+    try:
+        supported = supported_architectures()
+    except CompilerMissing:
+        return normalize_architecture(name)
+    listed = ", ".join(supported)
+    try:
+        arch = normalize_architecture(name)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"{error}; known: {listed}") from error
+    if supported and arch not in supported:
+        raise ArchitectureError(f"the installed tileiras cannot compile for {arch}; it has {listed}")
+    return arch
 
 
 def makes_remarks() -> bool:

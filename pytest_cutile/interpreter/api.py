@@ -11,6 +11,7 @@ import torch
 
 from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.job import CompileJob
+from pytest_cutile.compiler.toolchain import supported_architecture
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
 from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
 from pytest_cutile.interpreter.launch import communicates, run_launch
@@ -20,7 +21,6 @@ from pytest_cutile.interpreter.provenance import Trace
 from pytest_cutile.interpreter.recording import Recording
 from pytest_cutile.interpreter.shadow import poison, shadow_of
 from pytest_cutile.interpreter.watch import Watcher
-from pytest_cutile.platforms.architectures import normalize_architecture
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def interpret(
         on_export: called with each launch's exported kernel before it is interpreted.
 
     Raises:
-        ArchitectureError: `arch` names no architecture.
+        ArchitectureError: `arch` names no architecture that the installed tileiras compiles for.
         CompilerMissing: cuda-tile or tileiras is not installed.
         CompileError: in a launch: cuda-tile rejects the kernel.
         KernelFault: in a launch: the kernel does something wrong.
@@ -74,7 +74,7 @@ class Run:
         *,
         on_export: Callable[[CompileJob], None] | None = None,
     ) -> None:
-        self.arch = normalize_architecture(arch)
+        self.arch = supported_architecture(arch)
         self.options = options or Options()
         self.launches: list[InterpretedLaunch] = []
         """In the order in which they began."""

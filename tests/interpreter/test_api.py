@@ -6,7 +6,10 @@ import sys
 import pytest
 import torch
 
+from pytest_cutile.compiler import toolchain
+from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.platforms.architectures import ArchitectureError
 from tests.interpreter import faulty_kernels as kernels
 from tests.interpreter.test_faults import N, launch, vector
 
@@ -50,6 +53,29 @@ def test_it_needs_no_pytest(tmp_path):
     result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "[InterpretedLaunch(kernel='double_kernel', grid=(2,))] [] []\n"
+
+
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        ("sm_99", r"^the installed tileiras cannot compile for sm_99; it has sm_80, .*sm_121"),
+        ("hopper", r"^'hopper' names no GPU architecture \(expected .*\); known: sm_80, .*sm_121"),
+    ],
+)
+def test_an_unknown_architecture_is_refused(arch, said):
+    with pytest.raises(ArchitectureError, match=said), interpret(arch):
+        pass
+
+
+def test_without_a_compiler_any_architecture_is_taken(monkeypatch):
+    def missing():
+        raise CompilerMissing("tileiras is not installed")
+
+    monkeypatch.setattr(toolchain, "supported_architectures", missing)
+    with interpret("sm99") as run:
+        assert run.arch == "sm_99"
+    with pytest.raises(ArchitectureError, match=r"^'sm' names no GPU architecture"), interpret("sm"):
+        pass
 
 
 def test_faults_and_options_are_known_without_torch():
