@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_cutile.quantities import format_time
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
 from pytest_cutile.static.roofline import predict
 from pytest_cutile.static.rules import (
@@ -105,7 +106,7 @@ def _predicted(both: Launches, torch_bytes: tuple[int, int]) -> Iterator[Change]
     if slower < 1:
         effect, quantity = Effect.BETTER, f"predicted {1 / slower:.1f}x faster: {before.grown_since(after)}"
     yield Change(
-        effect=effect, quantity=quantity, baseline=f"{before.us:.3g} us", current=f"{after.us:.3g} us"
+        effect=effect, quantity=quantity, baseline=format_time(before.us), current=format_time(after.us)
     )
 
 

@@ -1,5 +1,6 @@
 """What is executed, the time predicted from it, and what the gate says of kernels that were made slower."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
@@ -351,6 +352,15 @@ def test_the_message_names_what_has_grown():
     text = judged(facts(1), facts(100), "sm_90")[Effect.WORSE]
     assert text.startswith("predicted 1.9x slower: launches")
     assert judged(facts(100), facts(1), "sm_90")[Effect.BETTER].startswith("predicted 1.9x faster: launches")
+
+
+def test_predicted_times_have_the_units_of_measured_ones():
+    def facts(size: int) -> CaseFacts:
+        launch = replace(FACTS, executed={"touched_bytes": size})
+        return CaseFacts(fingerprint=f"{size}", source="s", launches=(launch,))
+
+    text = judged(facts(10**9), facts(10**10), "sm_90")[Effect.WORSE]
+    assert re.search(r": \d{3}\.\d us -> \d\.\d{1,3} ms$", text)
 
 
 def test_a_baseline_without_counts_is_compared_without_a_prediction():
