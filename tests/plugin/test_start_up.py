@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.plugin.conftest import KERNEL
+from tests.plugin.conftest import KERNEL, PRODUCT
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +123,23 @@ def test_kernels_are_collected_as_on_windows_or_macos(pytester):
         "not measured: 1 static: there is no compiled kernel, see the gate compile",
     ):
         assert text in result.stdout, result.stdout + result.stderr
+
+
+def test_kernels_without_torch_say_how_to_get_it(pytester):
+    pytester.makepyfile(mm=PRODUCT)
+    pytester.makeini("[pytest]\ncutile_kernels = mm\n")
+    options = (*WITHOUT_PLUGINS, "--arch", "sm_90,sm_121")
+    result = run_without(pytester, ("torch",), *options, CUDA_VISIBLE_DEVICES="")
+    missing = "torch is not installed: pip install 'pytest-cutile[torch]'"
+    for text in (
+        "1 failed, 5 skipped",
+        f"E   {missing}",
+        f"not measured: 1 compile: {missing} (mm[n256] for sm_90 failed for that)",
+        f"not measured: 1 correct: {missing}",
+        "not measured: 2 static: there is no compiled kernel, see the gate compile",
+    ):
+        assert text in result.stdout, result.stdout + result.stderr
+    assert "No module named" not in result.stdout
 
 
 def test_a_gate_without_torch_says_how_to_get_it(pytester):

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.patching import Replacements
+from pytest_cutile.errors import NO_TORCH
 
 if TYPE_CHECKING:
     import torch
@@ -140,10 +142,15 @@ def pretend_gpu(
         fresh: Fills each tensor that is made uninitialized, instead of zero.
 
     Raises:
-        CompilerMissing: cuda-tile is not installed.
+        CompilerMissing: cuda-tile or torch is not installed.
     """
     ct = cutile.import_cutile()
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise CompilerMissing(NO_TORCH) from None
     from cuda.tile import tune
 
     from pytest_cutile.compiler.trace.cuda_api import replacements
