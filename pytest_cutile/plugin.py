@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cutile.pytest_parts.deferred import DeferredReports
 
         plugins.register(DeferredReports(run), "cutile-deferred-reports")
-        if settings.changed_only or settings.baseline_revision:
+        if settings.changed_only or (settings.baseline_revision and not settings.perf_all):
             from pytest_cutile.pytest_parts.changed_only import ChangedOnly
 
             plugins.register(ChangedOnly(run), "cutile-changed-only")

@@ -412,6 +412,9 @@ def test_the_same_code_in_a_revision_is_left_out(timed):
     timed.start()
     result = timed.run("--perf-baseline=git:HEAD")
     result.stdout.fnmatch_lines(["cutile: 1 speed test left out, of cases that compile to the same in *"])
+    assert timed.n_timed == 0
+    timed.run("--perf-baseline=git:HEAD", "--perf-all").assert_outcomes(passed=1)
+    assert timed.n_timed > 0
     timed.static.change(*CHANGES["torch operation"])
     timed.project.times(42.4)
     timed.run("--perf-baseline=git:HEAD").assert_outcomes(failed=1)
