@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
@@ -142,19 +142,23 @@ def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBase
     return environment_changes(recorded, today)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _AnchorCode:
+    """Where git has the code of a case's anchor."""
+
+    record: Record
+    commit: str
+    is_recorded_commit: bool
+    """Whether the record names this commit, without uncommitted changes. Else it is the commit that added the
+    record to the baselines."""
+    in_this_environment: bool
+    """Whether it was recorded in today's environment: then equal code has equal fingerprints."""
+
+
 def _with_baseline_kernel(
     session: Session, case: SpeedCase, stored: StoredTimes, anchor: Record, baselines: SpeedBaselines
 ) -> Paired | SameCode:
-    """Return the comparison with the kernel of the anchor.
-
-    The code at the anchor's commit has to be the recorded code (`is_recorded_code`). The first of these
-    questions that has an answer decides:
-
-    1. Does the code compile to the anchor's fingerprint? Only known in the anchor's environment.
-    2. Was the anchor recorded at this commit, without uncommitted changes? Then the code is the recorded one.
-    3. Does the source have the anchor's digest? The commit is then the one that added the record.
-
-    If the code imports a file that git does not track, only the first question counts.
+    """Return the comparison with the kernel of the anchor, or that today's code is the anchor's.
 
     Raises:
         RevisionError: the anchor's kernel is not available, or the commit has other code than was recorded.
@@ -165,36 +169,52 @@ def _with_baseline_kernel(
         return stored.of_same_code(is_recorded=True)
     if same_digest(anchor.fingerprint, today):
         return stored.of_same_code()
-    commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
-    same_environment = dict(baselines.sessions[anchor.session].environment) == environment
-    if not same_environment and was_recorded_there and _is_recompiled(session, case, anchor, commit, today):
+    code = _anchor_code(session, anchor, entry, baselines)
+    if _is_recompiled(session, case, code, today):
         return stored.of_same_code()
-    compiled = _compiled_at(case, commit) if same_environment else ""
-    is_recorded_code = same_digest(anchor.fingerprint, compiled)
-    if is_recorded_code is False and was_recorded_there:
-        _refuse_one_kernel(session, case, commit, today)
+    launcher = _launcher_at(case, code.commit)
+    _refuse_other_code(session, case, code, today)
+    if session.checkout.is_at(code.commit):  # and nobody knows a fingerprint
+        return stored.of_same_code()
+    return stored.paired_with(code.commit, launcher)
+
+
+def _refuse_other_code(session: Session, case: SpeedCase, code: _AnchorCode, today: str) -> None:
+    """Raise RevisionError if the code at the anchor's commit is not the recorded code.
+
+    The first of these questions that has an answer decides:
+
+    1. Does it compile to the anchor's fingerprint? Only known in the anchor's environment.
+    2. Does the record name this commit? Then the code is the recorded one.
+    3. Does the source have the anchor's digest?
+
+    If the code imports a file that git does not track, only the first question counts.
+    """
+    compiled = _compiled_at(case, code.commit) if code.in_this_environment else ""
+    is_recorded_code = same_digest(code.record.fingerprint, compiled)
+    if is_recorded_code is False and code.is_recorded_commit:
+        _refuse_one_kernel(session, case, code.commit, today)
     if is_recorded_code is None:
-        _refuse_shared_files(session, case, commit)
-        is_recorded_code = was_recorded_there or same_digest(anchor.source, known(case.source, commit))
-    launcher = _launcher_at(case, commit)
+        _refuse_shared_files(session, case, code.commit)
+        is_recorded_code = code.is_recorded_commit or same_digest(
+            code.record.source, known(case.source, code.commit)
+        )
     if not is_recorded_code:
-        is_known = is_recorded_code is not None
-        raise RevisionError(_other_code(commit, is_recorded=was_recorded_there, is_known=is_known))
-    if session.checkout.is_at(commit):  # and nobody knows a fingerprint
-        return stored.of_same_code()
-    return stored.paired_with(commit, launcher)
+        raise RevisionError(_other_code(code, is_known=is_recorded_code is not None))
 
 
-def _is_recompiled(session: Session, case: SpeedCase, anchor: Record, commit: str, today: str) -> bool:
+def _is_recompiled(session: Session, case: SpeedCase, code: _AnchorCode, today: str) -> bool:
     """Say whether the code of the fingerprint `today` is the anchor's, compiled by another compiler.
 
     Raises:
         RevisionError: the anchor's code does not compile, or imports a file that git does not track.
     """
-    if not today or not same_digest(anchor.source, known(case.source)):
+    if code.in_this_environment or not code.is_recorded_commit:
         return False
-    compiled = _compiled_at(case, commit)
-    _refuse_shared_files(session, case, commit)
+    if not today or not same_digest(code.record.source, known(case.source)):
+        return False
+    compiled = _compiled_at(case, code.commit)
+    _refuse_shared_files(session, case, code.commit)
     # Equal sources are not enough: the digest lacks what a launcher imports while it runs.
     return compiled == today
 
@@ -231,30 +251,34 @@ def same_digest(recorded: str, other: str) -> bool | None:
     return recorded == other if rules[0] and rules[0] == rules[1] else None
 
 
-def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
+def _other_code(code: _AnchorCode, *, is_known: bool) -> str:
     """Return why the code at a commit is not taken for the anchor's."""
-    if is_recorded:
+    commit = code.commit[:12]
+    if code.is_recorded_commit:
         return (
-            f"the code at {commit[:12]} is not the one that was recorded there: does it depend on a file "
+            f"the code at {commit} is not the one that was recorded there: does it depend on a file "
             "that git does not track?"
         )
     what = "is not the one that was recorded" if is_known else "cannot be compared with what was recorded"
-    return f"the code at {commit[:12]}, which added the record to the baselines, {what}: record it again"
+    return f"the code at {commit}, which added the record to the baselines, {what}: record it again"
 
 
-def _commit_of(session: Session, anchor: Record, entry: Entry, baselines: SpeedBaselines) -> tuple[str, bool]:
-    """Return the commit of the anchor's code, and whether the code was recorded at it without changes.
+def _anchor_code(session: Session, anchor: Record, entry: Entry, baselines: SpeedBaselines) -> _AnchorCode:
+    """Find the commit of the anchor's code.
 
     If the anchor was recorded from uncommitted changes, or its commit is gone (squash merge), this is the
     commit that added the anchor's session to the baselines.
     """
-    later = since_anchor(entry)[1:]
-    for record in (anchor, *(one for one in later if same_digest(anchor.fingerprint, one.fingerprint))):
-        commit = baselines.sessions[record.session].commit
-        if not commit.endswith("+") and session.checkout.has_commit(commit):
-            return commit, True
-    added = session.checkout.commit_that_added(anchor.session)
-    return added or baselines.sessions[anchor.session].commit, False
+    recorded, checkout = baselines.sessions[anchor.session], session.checkout
+    equal = [one for one in since_anchor(entry)[1:] if same_digest(anchor.fingerprint, one.fingerprint)]
+    commits = [baselines.sessions[record.session].commit for record in (anchor, *equal)]
+    clean = next((one for one in commits if not one.endswith("+") and checkout.has_commit(one)), None)
+    return _AnchorCode(
+        record=anchor,
+        commit=clean or checkout.commit_that_added(anchor.session) or recorded.commit,
+        is_recorded_commit=clean is not None,
+        in_this_environment=dict(recorded.environment) == dict(session.gpu.timer.environment()),
+    )
 
 
 def _compiled_at(case: SpeedCase, commit: str) -> str:
