@@ -122,7 +122,7 @@ def count_executed(job: CompileJob, launch: Launch) -> dict[str, int] | None:
     numbers = _spread(blocks, _MOST_BLOCKS)
     counting = _Counting(Machine(program.module, Memory(), launch.grid), numbers, stand_in(job.arch))
     scope = Scope(numbers)
-    arguments = list(flatten(counting, launch.args, launch.kernel))
+    arguments = list(flatten(counting.arrays, launch.args, launch.kernel))
     values = [torch.tensor([value], dtype=dtype) for value, dtype in arguments]
     scope.given.update(zip(program.entry.body.parameters, values, strict=True))
     try:
@@ -145,14 +145,27 @@ class _End:
         return _End(self.kind, tuple(partial(computed_inside, inner, make) for make in self.values))
 
 
+class ArraySizes:
+    """Stands for a memory: it knows where arrays are and how large, and not what they hold."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+        """Of each array, in the order in which they were added."""
+
+    def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
+        """Return a pretended address."""
+        self.bytes.append(tensor.numel() * tensor.element_size())
+        return len(self.bytes) << _ARRAY_BITS
+
+
 class _Counting:
-    """Walks one kernel; pretends a memory that only knows where arrays are and how large."""
+    """Walks one kernel."""
 
     def __init__(self, machine: Machine, blocks: torch.Tensor, gpu: Platform) -> None:
         self._machine = machine
         self._gpu = gpu
         self._blocks = blocks
-        self._array_bytes: list[int] = []
+        self.arrays = ArraySizes()
         self._asked: Counter[int] = Counter()
         self._accesses: defaultdict[int, list[CountedAccess]] = defaultdict(list)
         """Loads and stores of each array."""
@@ -162,11 +175,6 @@ class _Counting:
         """By block."""
         self._in_flight = 0
         self._types: dict[int, Type] = {}
-
-    def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
-        """Return a pretended address."""
-        self._array_bytes.append(tensor.numel() * tensor.element_size())
-        return len(self._array_bytes) << _ARRAY_BITS
 
     def totals(self, blocks: int) -> dict[str, int]:
         weight = blocks / len(self._blocks)  # blocks of the grid that each walked block stands for
@@ -181,7 +189,7 @@ class _Counting:
 
     def _from_memory(self, asked: Mapping[int, float]) -> float:
         """Return the bytes of arrays that come from memory, where `asked` are asked for."""
-        sizes = dict(enumerate(self._array_bytes, start=1))
+        sizes = dict(enumerate(self.arrays.bytes, start=1))
         once = {array: min(n, sizes.get(array, n)) for array, n in asked.items()}
         l2_bytes = self._gpu.cuda_reports.l2_mib * 2**20 if self._gpu.cuda_reports else math.inf
         if sum(once.values()) <= l2_bytes:

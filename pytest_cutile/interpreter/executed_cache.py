@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.trace.launches import Launch
-from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.interpreter.executed import ArraySizes, count_executed
 from pytest_cutile.interpreter.launch import flatten
 from pytest_cutile.platforms.lookup import stand_in
-
-if TYPE_CHECKING:
-    import torch
 
 
 class ExecutedCache:
@@ -35,21 +31,10 @@ class ExecutedCache:
         return msgspec.json.decode(stored, type=dict[str, int] | None)
 
 
-class _Sizes:
-    """Arrays as counting sees them: how large they are, not what they hold."""
-
-    def __init__(self) -> None:
-        self.of_arrays: list[int] = []
-
-    def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
-        self.of_arrays.append(tensor.numel() * tensor.element_size())
-        return len(self.of_arrays)
-
-
 def _key(job: CompileJob, launch: Launch) -> str:
-    sizes, gpu = _Sizes(), stand_in(job.arch)
-    arguments = [(value, str(dtype)) for value, dtype in flatten(sizes, launch.args, launch.kernel)]
-    asked = (_code_digest(), launch.grid, arguments, sizes.of_arrays, gpu.cuda_reports, gpu.sm_count)
+    arrays, gpu = ArraySizes(), stand_in(job.arch)
+    arguments = [(value, str(dtype)) for value, dtype in flatten(arrays, launch.args, launch.kernel)]
+    asked = (_code_digest(), launch.grid, arguments, arrays.bytes, gpu.cuda_reports, gpu.sm_count)
     return hashlib.sha256(repr(asked).encode() + b"\0" + job.bytecode).hexdigest()
 
 
