@@ -33,8 +33,8 @@ STORED_MARGIN = 0.055
 """Slowdown, as a fraction, that GPUs of one kind, their sessions and drivers do not make: see
 research/reports/speed-rule.md."""
 STORED_FLOOR_US = 2.0
-"""Slowdown of a launch, in us, that they may make: from host to host, every launch that reads memory takes up
-to 1.8 us more, whatever its length (research/reports/speed-runs.md)."""
+"""Slowdown of a launch, in us, that they may make: on another host most launches take 1 to 2 us more or less,
+whatever their length (research/reports/speed-runs.md, "From host to host")."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ def test_what_is_too_long_for_a_burst_by_now_is_slower_than_stored_bursts():
 @pytest.mark.parametrize(
     ("us", "decision"), [(20.3, Decision.CLEAR), (21.9, Decision.UNDECIDED), (22.1, Decision.SLOWER)]
 )
-def test_from_host_to_host_a_launch_may_take_two_microseconds_longer(us, decision):
+def test_on_another_host_a_launch_may_take_two_microseconds_longer(us, decision):
     measurement = replace(measured(0.0), burst=(Block(current_us=(us,), baseline_us=(us,)),))
     bursts = {BURST: stored(20.0)[BURST]}
     assert unpaired("gone", stored=bursts).decide([measurement] * 3, BURST) is decision
