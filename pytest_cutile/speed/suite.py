@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 from pytest_cutile.baselines.errors import BaselineError
@@ -88,7 +88,9 @@ class SpeedSuite:
             what = counted(len(live), "case")
             self._session.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
             asked = {case: case.next_regimes for case in live}
-            _measure(live, min(look - len(case.repeats) for case in live), measure_again)
+            # In the first look, the screening counts for some.
+            for measured, cases in groupby(sorted(live, key=_processes), key=_processes):
+                _measure([*cases], look - measured, measure_again)
             _decide(asked, rule, n_comparisons)
             live = [case for case in self.pending if _gains_by_more_processes(case)]
             if not records:  # all cases are recorded together, in the end
@@ -180,6 +182,10 @@ class SpeedSuite:
             names_gpu=settings.xdist_worker,
             compiled_otherwise=case.so_far.code_changes,
         )
+
+
+def _processes(case: PendingCase) -> int:
+    return len(case.repeats)
 
 
 def _measure(live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:

@@ -295,6 +295,20 @@ def test_a_stopped_run_says_that_nothing_was_recorded():
     assert suite.remarks == ["1 case not recorded: the run was stopped"]
 
 
+def test_each_recorded_case_has_three_runs_whether_or_not_its_screening_counts():
+    store = FakeStore()
+    context = make_context(store, update_baselines=True)
+    suite = SpeedSuite(context)
+    for key, change in (("unchanged", 0.0), ("suspect", 0.05)):
+        case, screening = make_case(key), measured(change)
+        suite.add(case, paired(), judge_screening(key, paired(), screening), screening)
+    fresh = Fresh(unchanged=lambda _: measured(), suspect=lambda _: measured())
+    suite.settle(fresh)
+    records = {key: entry.records[-1] for key, entry in store.baselines.entries.items()}
+    assert {key: len(record.runs) for key, record in records.items()} == {"unchanged": 3, "suspect": 3}
+    assert len(fresh.requests) == 2
+
+
 def test_a_file_that_cannot_be_written_fails_every_case():
     class FullStore(FakeStore):
         def record_speed(self, *_: Any) -> None:
