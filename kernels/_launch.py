@@ -12,7 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
 from kernels._dtypes import MIN_ARCH, generation
-from pytest_cutile import nearest_architecture
+from pytest_cutile.platforms.lookup import nearest_architecture, related_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ ConfigT = TypeVar("ConfigT")
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
+ARCHITECTURES = related_architectures()
 """The keys of a table that holds the same for all of them, so that each can get an entry of its own."""
 
 

@@ -34,6 +34,12 @@ def nearest_architecture(arch: str, known: Collection[str]) -> str | None:
     return relative
 
 
+def related_architectures() -> tuple[str, ...]:
+    """Return the architectures that have a relative in `gpus.toml`, and those relatives, oldest first."""
+    relatives = {name: one.relative for name, one in hardware().architectures.items()}
+    return tuple(name for name, relative in relatives.items() if relative or name in relatives.values())
+
+
 def find_platform(gpu_name: str) -> Platform | None:
     """Return the platform of a device name as NVML or torch reports it, or None if it is not known."""
     return _platforms_by_name().get(_fold(gpu_name))

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile import nearest_architecture
 from pytest_cutile.compiler.trace.devices import properties_of
 from pytest_cutile.platforms.data import hardware, read_tables
-from pytest_cutile.platforms.lookup import representative, stand_in
+from pytest_cutile.platforms.lookup import (
+    nearest_architecture,
+    related_architectures,
+    representative,
+    stand_in,
+)
 from tests.platforms.gpus_file import DataError, check_tables
 
 FILE = resources.files("pytest_cutile.platforms").joinpath("gpus.toml").read_text(encoding="utf-8")
@@ -102,6 +106,7 @@ def test_a_new_architecture_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> Non
     assert representative("sm_95") is None
     assert stand_in("sm_95") is representative("sm_90")
     assert nearest_architecture("sm_95", ["sm_80", "sm_90", "sm_100"]) == "sm_90"
+    assert "sm_95" in related_architectures()
     properties = properties_of("sm_95")
     assert (properties.name, properties.major, properties.minor) == ("NVIDIA sm_95", 9, 5)
     assert (properties.multi_processor_count, properties.shared_memory_per_multiprocessor) == (
