@@ -1,4 +1,4 @@
-"""Locks between real processes. A process says when it waits and when it is in: no test waits for the clock."""
+"""Locks between real processes, which say when they wait and when they are in: no test waits for the clock."""
 
 import os
 import select
@@ -85,6 +85,7 @@ class Process:
         return self.reply() == "done" or self.reply() == "done"
 
     def _has_replied(self, within):
+        assert self._process.stdout is not None
         return bool(self._replies or select.select([self._process.stdout], [], [], within)[0])
 
     def is_waiting(self):
