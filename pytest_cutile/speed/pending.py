@@ -47,11 +47,13 @@ class PendingCase:
 
     @property
     def next_regimes(self) -> tuple[Regime, ...]:
-        """What the next fresh processes decide: at the first look one regime, since slower in one is slower.
+        """What the next fresh processes decide: of pairs at first one regime, since slower in one is slower.
 
-        That is bursts, where there is a choice: sustained measurements take ten times as long.
+        That is bursts, where there is a choice: sustained measurements take ten times as long. Without a
+        baseline kernel there is no further look.
         """
-        return self.open_regimes if self.records or self.repeats else self.open_regimes[:1]
+        first_of_several = isinstance(self.comparison, Paired) and not self.records and not self.repeats
+        return self.open_regimes[:1] if first_of_several else self.open_regimes
 
     @property
     def request(self) -> Request:

@@ -231,6 +231,16 @@ def test_without_a_baseline_kernel_stored_times_decide_after_one_look(again, rea
         assert "abc1234 is not in this clone" in judgement.detail
 
 
+@pytest.mark.parametrize(("burst", "sustained"), [(0.03, 0.08), (0.08, 0.03), (0.025, 0.5)])
+def test_without_a_baseline_kernel_both_regimes_are_measured_in_the_only_look(burst, sustained):
+    case, fresh = settle(
+        screening=measured(burst, sustained), again=lambda: measured(burst, sustained), comparison=unpaired()
+    )
+    assert case.so_far.judgement.reason is Reason.SLOWER
+    assert case.so_far.judgement.change == pytest.approx(max(burst, sustained), abs=0.002)
+    assert [request.sustained for request in fresh.requests] == [True]
+
+
 def test_a_disturbed_gpu_does_not_excuse_a_pair():
     case, _ = settle(screening=measured(0.1), again=lambda: measured(0.1, problems=("the GPU is busy",)))
     assert case.so_far.judgement.reason is Reason.SLOWER
