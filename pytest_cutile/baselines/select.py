@@ -67,20 +67,26 @@ def since_anchor(entry: Entry) -> tuple[Record, ...]:
 
 
 def _from_anchor(entry: Entry) -> tuple[Record, ...]:
-    """Return the anchor's record and all after it."""
-    anchor = 0
+    """Return the anchor's record and all after it.
+
+    What moves the anchor was compared with it. Of another branch, whose records were compared with an earlier
+    anchor, only a kernel that is faster moves it: its log ratio to the first kernel tells.
+    """
+    anchor, ratios = 0, {entry.records[0].code: 0.0} if entry.records else {}
     for place, record in enumerate(entry.records):
-        if record.moved and not _is_faster_branch(entry.records[anchor], record):
-            anchor = place
+        if record.moved:
+            current = entry.records[anchor].code
+            ratio = ratios.get(record.anchor, 0.0) + _log_ratio(record)
+            ratios.setdefault(record.code, ratio)
+            if record.anchor in ("", current) or (record.moved == "faster" and ratio < ratios[current]):
+                anchor = place
     return entry.records[anchor:]
 
 
-def _is_faster_branch(anchor: Record, record: Record) -> bool:
-    """Say whether two branches made one kernel faster, and that of `anchor` made it faster than `record`."""
-    if not (anchor.moved == record.moved == "faster" and anchor.anchor and anchor.anchor == record.anchor):
-        return False
-    gains = [min((change.value for change in one.changes.values()), default=0.0) for one in (anchor, record)]
-    return gains[0] < gains[1]
+def _log_ratio(record: Record) -> float:
+    """Return the log of a record's time over its anchor's, the mean over regimes; 0 where it is not known."""
+    logs = [math.log1p(change.value) for change in record.changes.values()]
+    return sum(logs) / len(logs) if logs else 0.0
 
 
 def work_of(entry: Entry) -> Work:

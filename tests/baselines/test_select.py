@@ -64,6 +64,30 @@ def test_of_two_branches_that_made_a_kernel_faster_the_faster_is_the_anchor(gain
     assert anchor_of(entry(first, branches[0], after)) == after
 
 
+@pytest.mark.parametrize(
+    ("branch", "anchor"),
+    [
+        (("faster", -0.03), "s3"),  # 97 us, and the other branch takes 76
+        (("faster", -0.30), "s4"),
+        (("accepted", 0.05), "s3"),  # the reason was about 5 %, not 38 %
+    ],
+)
+def test_a_branch_does_not_move_the_anchor_to_a_slower_kernel(branch, anchor):
+    def step(day, compared_with, moved, change):
+        changes = {"burst": PairedChange(value=change, low=change, high=change)}
+        of = record(day, 40.0, fingerprint=f"code {day}", anchor=compared_with, moved=moved)
+        return replace(of, changes=changes)
+
+    main = [
+        record(1, 100.0, fingerprint="code 1"),
+        step(2, "code 1", "faster", -0.2),
+        step(3, "code 2", "faster", -0.05),
+    ]
+    found = anchor_of(entry(*main, step(4, "code 1", *branch)))
+    assert found is not None
+    assert found.session == anchor
+
+
 def test_a_published_figure_has_no_anchor():
     of = replace(entry(), records=(), published=PUBLISHED)
     assert (anchor_of(of), since_anchor(of)) == (None, ())
