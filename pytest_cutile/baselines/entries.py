@@ -94,7 +94,7 @@ class Record(_Checked, frozen=True, kw_only=True):
     @property
     def code(self) -> str:
         """What names its code: one name for what several machines recorded of one kernel."""
-        return self.fingerprint or self.session
+        return self.fingerprint or self.source or self.session
 
     @property
     def compared_with(self) -> str:

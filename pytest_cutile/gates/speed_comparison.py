@@ -169,7 +169,7 @@ def _with_baseline_kernel(
         return stored.of_same_code(is_recorded=True)
     if same_digest(anchor.fingerprint, today):
         return stored.of_same_code()
-    code = _anchor_code(session, anchor, entry, baselines)
+    code = _anchor_code(session, case, anchor, baselines)
     if _is_recompiled(session, case, code, today):
         return stored.of_same_code()
     launcher = _launcher_at(case, code.commit)
@@ -263,22 +263,32 @@ def _other_code(code: _AnchorCode, *, is_known: bool) -> str:
     return f"the code at {commit}, which added the record to the baselines, {what}: record it again"
 
 
-def _anchor_code(session: Session, anchor: Record, entry: Entry, baselines: SpeedBaselines) -> _AnchorCode:
-    """Find the commit of the anchor's code.
+def _anchor_code(
+    session: Session, case: SpeedCase, anchor: Record, baselines: SpeedBaselines
+) -> _AnchorCode:
+    """Find the commit of the anchor's code: of those where it was recorded, the first that has the launcher.
 
     If the anchor was recorded from uncommitted changes, or its commit is gone (squash merge), this is the
     commit that added the anchor's session to the baselines.
     """
     recorded, checkout = baselines.sessions[anchor.session], session.checkout
-    equal = [one for one in since_anchor(entry)[1:] if same_digest(anchor.fingerprint, one.fingerprint)]
-    commits = [baselines.sessions[record.session].commit for record in (anchor, *equal)]
-    clean = next((one for one in commits if not one.endswith("+") and checkout.has_commit(one)), None)
+    records = since_anchor(baselines.entries[case.key])
+    commits = [baselines.sessions[one.session].commit for one in records if one.code == anchor.code]
+    there = [one for one in commits if not one.endswith("+") and checkout.has_commit(one)]
+    clean = next((one for one in there if _has_launcher(case, one)), next(iter(there), None))
     return _AnchorCode(
         record=anchor,
         commit=clean or checkout.commit_that_added(anchor.session) or recorded.commit,
         is_recorded_commit=clean is not None,
         in_this_environment=dict(recorded.environment) == dict(session.gpu.timer.environment()),
     )
+
+
+def _has_launcher(case: SpeedCase, commit: str) -> bool:
+    try:
+        return case.launcher_at(commit) is not None
+    except RevisionError:
+        return False
 
 
 def _compiled_at(case: SpeedCase, commit: str) -> str:
@@ -303,7 +313,10 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
         )
     launcher = case.launcher_at(commit)
     if launcher is None:
-        raise RevisionError(f"{commit[:12]}, the commit of the baseline kernel, has no {case.key}")
+        raise RevisionError(
+            f"{commit[:12]}, the commit of the baseline kernel, has no {case.key} in {case.module}: if it was "
+            "moved or renamed, record it again"
+        )
     return launcher
 
 

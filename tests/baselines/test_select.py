@@ -88,6 +88,16 @@ def test_a_branch_does_not_move_the_anchor_to_a_slower_kernel(branch, anchor):
     assert found.session == anchor
 
 
+def test_what_two_machines_recorded_of_one_source_counts_for_both():
+    """As of the fixture `perf`, whose fingerprint nobody knows."""
+    of_perf = {"fingerprint": "", "source": "2-abc"}
+    of = entry(record(1, 40.0, **of_perf), record(2, 44.0, **of_perf))
+    both = baselines({"k[c]": of}, {"s2": session(2, gpu_uuid="GPU-2")})
+    stored = stored_us(both, of, "burst", "GPU-2")
+    assert stored is not None
+    assert (stored.us, stored.is_own) == (pytest.approx(44.0), True)
+
+
 def test_a_published_figure_has_no_anchor():
     of = replace(entry(), records=(), published=PUBLISHED)
     assert (anchor_of(of), since_anchor(of)) == (None, ())

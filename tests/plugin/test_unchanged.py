@@ -369,6 +369,26 @@ def test_another_commit_of_the_same_code_stands_in_for_one_that_is_gone(timed):
     result.stdout.fnmatch_lines([f"*the kernel of {other[:12]}, which *"])
 
 
+def test_a_module_that_was_moved_has_its_baseline_kernel_once_it_was_recorded_again(timed):
+    timed.start()
+    timed.project.commit()
+    timed.project.git("mv", "mykernels/mm.py", "mykernels/product.py")
+    moved = timed.project.commit()
+    timed.static.file = timed.static.file.with_name("product.py")
+    timed.static.change(*CHANGES["code"])
+    timed.project.times(41.4)
+    unwrapped = " ".join(timed.run().stdout.str().split())
+    assert "has no mm[n256] in mykernels.product: if it was moved or renamed, record it again" in unwrapped
+    timed.static.change()
+    timed.project.times(40.0)
+    timed.record()
+    timed.static.change(*CHANGES["code"])
+    timed.project.times(41.4)
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*the kernel of {moved[:12]}, which *"])
+
+
 PERF = """
     def launch(): return 1
 
