@@ -34,7 +34,6 @@ def declared_speed_case(session: Session, task: Task, nodeid: str, *, sampled: b
         nodeid=nodeid,
         arch=task.arch,
         module=task.module,
-        declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
         work=Work(),
         session=session,
         task=task,

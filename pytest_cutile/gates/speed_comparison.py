@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
+from pytest_cutile.baselines.entries import Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import (
     Stored,
@@ -74,7 +74,7 @@ def _compare_with_revision(
     launcher = case.launcher_at(name)
     if launcher is None:
         detail = f"{name} has no {case.key}"
-        if not case.declared:
+        if "::" in case.key:
             detail = f"{name}: {case.key} times no function of a module that {name} has, too"
         return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
     comparison = Paired(rule=session.settings.rule, revision=name, launcher=launcher)
@@ -93,11 +93,9 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
     if case.key not in baselines.entries:
-        gone = sorted(
-            key
-            for key, entry in baselines.entries.items()
-            if entry.published is None and _is_gone(key, case, session.kernels)
-        )
+        # A test function takes no declared case's place.
+        stale = session.stale & baselines.entries.keys()
+        gone = sorted(key for key in stale if ("::" in key) == ("::" in case.key))
         if gone:
             detail = (
                 f"{shown} has no entry for {case.key}, and one for {gone[0]}, which is gone: if that was "
@@ -107,17 +105,6 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} has no entry for {case.key}; {_advice(case)}"
         return None, Judgement(reason=Reason.NO_ENTRY, detail=detail)
     return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
-
-
-def _is_gone(key: str, case: SpeedCase, kernels: Collection[str]) -> bool:
-    """Say whether the case of `key` is gone from the kernel of `case`, or with its own kernel.
-
-    `kernels` are all that are declared; empty: not all are known.
-    """
-    kernel, is_declared, _ = key.partition("[")
-    if not case.declared or "::" in key or not is_declared:
-        return False
-    return key not in case.declared if kernel == case.kernel else bool(kernels) and kernel not in kernels
 
 
 def _advice(case: SpeedCase) -> str:
@@ -263,9 +250,7 @@ def _other_code(code: _AnchorCode, *, is_known: bool) -> str:
     return f"the code at {commit}, which added the record to the baselines, {what}: record it again"
 
 
-def _anchor_code(
-    session: Session, case: SpeedCase, anchor: Record, baselines: SpeedBaselines
-) -> _AnchorCode:
+def _anchor_code(session: Session, case: SpeedCase, anchor: Record, baselines: SpeedBaselines) -> _AnchorCode:
     """Find the commit of the anchor's code: of those where it was recorded, the first that has the launcher.
 
     If the anchor was recorded from uncommitted changes, or its commit is gone (squash merge), this is the
@@ -314,8 +299,8 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
     launcher = case.launcher_at(commit)
     if launcher is None:
         raise RevisionError(
-            f"{commit[:12]}, the commit of the baseline kernel, has no {case.key} in {case.module}: if it was "
-            "moved or renamed, record it again"
+            f"{commit[:12]}, the commit of the baseline kernel, has no {case.key} in {case.module}: if it "
+            "was moved or renamed, record it again"
         )
     return launcher
 

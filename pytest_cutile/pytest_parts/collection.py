@@ -41,6 +41,12 @@ class KernelLocation:
     path: Path
     """The module's file, or the package's directory."""
 
+    def files(self) -> Iterator[tuple[Path, str]]:
+        """Yield each file that may declare kernels, and the name of its module."""
+        for path in self.path.rglob("*.py") if self.path.is_dir() else (self.path,):
+            if (name := self.module_of(path)) is not None:
+                yield path.resolve(), name
+
     def module_of(self, path: Path) -> str | None:
         """Return the dotted name of the module at `path`, or None if it declares no kernels here."""
         path = path.resolve()
@@ -256,34 +262,44 @@ class KernelSearchTest(pytest.Item):
         KernelSearch(self.cutile, spec=self.spec, arch=arch, **self.budget._asdict()).run()
 
 
-def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:
-    """Say whether every module that may declare kernels was collected."""
-    files = (
-        path
-        for location in locations
-        for path in (location.path.rglob("*.py") if location.path.is_dir() else (location.path,))
-        if location.module_of(path) is not None
-    )
-    return all(path.resolve() in collected.modules for path in files)
+def known_kernels(run: PytestRun, *, everything: bool) -> set[str] | None:
+    """Return the names of all declared kernels; None if not all modules were collected, or one has failed.
+
+    A run that records imports the modules that were not collected: a kernel that was renamed is no new one.
+    """
+    collected = run.collected
+    names = set(collected.declared)
+    files = () if everything else (file for location in run.locations for file in location.files())
+    for path, name in files:
+        if path in collected.modules:
+            continue
+        if not run.settings.update_baselines:
+            return None
+        try:
+            names.update(spec.name for spec in _specs_of(importlib.import_module(name), required=False))
+        except (Exception, pytest.skip.Exception):  # noqa: BLE001 - whatever a module raises
+            return None
+    return names or None
 
 
-def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
-    """Return a line for each baseline of which no case is left, as far as that is known."""
+def stale_entries(
+    session: Session, collected: Collected, kernels: Collection[str] | None
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the name of each set of baselines, and its keys of which no case is left, as far as is known.
+
+    `kernels` are all that are declared; None: not all are known.
+    """
 
     def is_gone(key: str) -> bool:
         file, is_test, _ = key.partition("::")
         if not is_test:
-            return all_kernels
+            kernel = key.partition("[")[0]
+            return kernel in collected.declared or (kernels is not None and kernel not in kernels)
         # Path.exists raises where a name is too long, or a folder cannot be read.
         return not os.path.exists(session.settings.rootpath / file) or collected.lacks(key)  # noqa: PTH110
 
-    remarks = []
     for name, keys in _not_declared(session, collected):
-        if gone := sorted(filter(is_gone, keys)):
-            remarks.append(
-                f"stale: {name} has {abridged(gone, 3)}: no such case is left; delete it, or rename it"
-            )
-    return remarks
+        yield name, sorted(filter(is_gone, keys))
 
 
 def _not_declared(session: Session, collected: Collected) -> Iterator[tuple[str, Collection[str]]]:
@@ -327,10 +343,14 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
             "(a pytest_cutile.KernelSpec), so no kernel would be gated"
         )
-    all_kernels = bool(collected.declared) and not failed
-    all_kernels = all_kernels and (everything or collected_all_kernels(collected, run.locations))
-    cutile.kernels = frozenset(collected.declared) if all_kernels else frozenset()
-    run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
+    kernels = None if failed else known_kernels(run, everything=everything)
+    stale = dict(stale_entries(cutile, collected, kernels))
+    cutile.stale = frozenset(key for keys in stale.values() for key in keys)
+    run.results.remarks = [
+        f"stale: {name} has {abridged(keys, 3)}: no such case is left; delete it, or rename it"
+        for name, keys in stale.items()
+        if keys
+    ]
 
 
 def prepare(run: PytestRun, item: pytest.Item) -> None:

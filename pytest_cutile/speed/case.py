@@ -35,8 +35,6 @@ class SpeedCase:
     arch: str
     module: str
     """The module that has the launcher."""
-    declared: frozenset[str] = frozenset()
-    """Keys of all cases that the kernel declares; none for a test function."""
     work: Work
     interpreted: bool = False
     """Whether launches are interpreted now: torch does not reach the GPU."""

@@ -1,4 +1,4 @@
-"""Locks between real processes, which say when they wait and when they are in: no test waits for the clock."""
+"""Locks between real processes, which say when they wait and are in: no test waits for the clock."""
 
 import os
 import select

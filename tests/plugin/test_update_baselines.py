@@ -59,6 +59,31 @@ def test_a_renamed_case_needs_a_reason_or_its_old_entry(paired):
     result.stdout.fnmatch_lines(["*is 100.0% slower than its baseline*", "*the kernel of *, which *"])
 
 
+@pytest.mark.parametrize("paths", [(), ("mykernels/scale.py",), ("mykernels/scale.py::speed[n8]",)])
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_renamed_kernel_needs_a_reason_whatever_is_collected(project, paths, is_elsewhere):
+    project.record()
+    text = (project.path / "mykernels" / "scale.py").read_text()
+    if is_elsewhere:
+        project.kernel(text, "other")
+    project.edit('name="scale"', 'name="renamed"')
+    result = project.run("--update-baselines", *paths, gates="cutile_speed")
+    said = " ".join(result.stdout.str().split())
+    assert ("has no entry for renamed[n8], and one for scale[n8], which is gone" in said) != is_elsewhere
+    assert ("renamed[n8]" in project.data["entries"]) == is_elsewhere
+
+
+def test_a_renamed_test_needs_a_reason(project):
+    def run(name, *args):
+        text = f"def {name}(perf): perf(lambda: None, bytes=1e8)"
+        project.pytester.makepyfile(test_mine=text)
+        return project.run("test_mine.py", "--update-baselines", *args, gates="")
+
+    run("test_old").assert_outcomes(passed=1)
+    run("test_new").assert_outcomes(failed=1)
+    run("test_new", "--reason", "another test").assert_outcomes(passed=1)
+
+
 def test_the_commit_is_recorded(project):
     commit = project.commit()
     project.record()
