@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 SHORTEST_US, LONGEST_US = 1e-4, 1e9
@@ -14,6 +14,12 @@ def median(values: Sequence[float]) -> float:
     import statistics  # it takes 10 ms to import, and most runs of pytest measure nothing
 
     return statistics.median(values)
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of those values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def mean(values: Sequence[float]) -> float:

@@ -41,8 +41,10 @@ _OPERATORS = ("and", "or", "not", "")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", help="key of a declared case: softmax[bf16-4096x8192]; or a test's id")
-    parser.add_argument("--good", required=True, metavar="REV", help="a commit at which it was well")
-    parser.add_argument("--bad", default="HEAD", metavar="REV", help="one at which it is not (default: HEAD)")
+    parser.add_argument("--good", required=True, metavar="REV", help="a commit where the case was good")
+    parser.add_argument(
+        "--bad", default="HEAD", metavar="REV", help="a commit where it is bad (default: HEAD)"
+    )
     parser.add_argument(
         "--gate",
         choices=("speed", "static"),

@@ -29,7 +29,7 @@ from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Document, Facts, Paragraph
 from pytest_cutile.reports.text import render_text
 
-HELP = "say what this machine can do, gate by gate, and what mends the rest"
+HELP = "show which gates work on this machine, and how to fix the others"
 
 _TOOLS = ("cuobjdump", "nvdisasm")
 _EXTRAS = {

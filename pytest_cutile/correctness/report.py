@@ -14,25 +14,25 @@ REFUSED = "refused: "
 class CheckReport:
     """What a check that passed has seen."""
 
-    elements: int
-    worst_error: float
+    elements: int = 0
+    worst_error: float = 0.0
     """Largest error beyond the output's own rounding, in units of the bound: 1.0 is where it would fail."""
-    worst_ulps: float
+    worst_ulps: float = 0.0
     """Largest distance from the correctly rounded value, in units of the output dtype's spacing there."""
-    energy: float
+    energy: float = 0.0
     """Largest energy of the mismatch in any part of an output, in units of what is allowed."""
-    slope: float
+    slope: float = 0.0
     """Slope of the mismatch on the exact value, in units of what is allowed."""
-    looser: float | None
+    looser: float | None = None
     """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
     for a derived bound, for a reference that returned less than float64, and where `allowed` says it."""
     allowed: str = ""
     """What the given rtol and atol allow where right values are known exactly: "any of 21 integers"."""
-    bound: str
+    bound: str = "nothing was compared"
     """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
     tolerance: tuple[float, float] | None = None
-    seconds: float
-    reference_runs: int
+    seconds: float = 0.0
+    reference_runs: int = 0
     """How often the reference ran, exactly and with noise; on each part of a large case so often."""
     outputs: str = ""
     """Dtype and shape of what the kernel returned: "(float16 [4, 8], int32 [4])"."""

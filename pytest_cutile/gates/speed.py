@@ -78,22 +78,6 @@ def gate_speed(
         Exception: what `case.check` raises when the result is wrong.
     """
     __tracebackhide__ = True
-    outcome = _outcome(session, suite, case, work=work, is_sentinel=is_sentinel)
-    if outcome.measurement is not None:
-        publish(outcome.measurement)
-    if outcome.failure is not None:
-        raise GateFailed(outcome.failure, pytrace=False)
-    return outcome.measurement
-
-
-def _outcome(
-    session: Session,
-    suite: SpeedSuite,
-    case: SpeedCase,
-    *,
-    work: Callable[[], Work] | None,
-    is_sentinel: bool,
-) -> SpeedOutcome:
     try:
         with user_code():
             if work is not None:
@@ -101,8 +85,9 @@ def _outcome(
                     case = replace(case, work=work())
             _skip_unless_measurable(session, case)
             if session.requested is not None:
-                return _measure_for_another(session, case, session.requested)
-            return _gate_speed(session, suite, case, is_sentinel=is_sentinel)
+                outcome = _measure_for_another(session, case, session.requested)
+            else:
+                outcome = _judge(session, suite, case, is_sentinel=is_sentinel)
     except GateSkipped as skipped:
         if session.requested is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
@@ -110,9 +95,14 @@ def _outcome(
                 speed_result(case, reason=skipped.reason, detail=skipped.detail, recorded=note)
             )
         raise
+    if outcome.measurement is not None:
+        publish(outcome.measurement)
+    if outcome.failure is not None:
+        raise GateFailed(outcome.failure, pytrace=False)
+    return outcome.measurement
 
 
-def _gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel: bool) -> SpeedOutcome:
+def _judge(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel: bool) -> SpeedOutcome:
     settings = session.settings
     try:  # first: a file that cannot be used is reported before any GPU time is spent
         comparison, judgement = find_comparison(session, case)

@@ -98,5 +98,5 @@ def _compare(
         shown = [repr(tensor[first].item()) for tensor in (forward, backward)]
     return (
         f"{where}{list(first)} is {shown[0]}, and {shown[1]} with the blocks in reverse, "
-        f"as are {len(different)} of {forward.numel()} elements: which one is chance"
+        f"as are {len(different)} of {forward.numel()} elements: which one depends on timing"
     ), first

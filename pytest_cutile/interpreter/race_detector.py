@@ -23,7 +23,7 @@ View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 _MOST_PLACES = 3
 """Places in the source up to which a message names them all."""
-_WHICH_IS_FIRST = "which of them comes first is chance"
+_WHICH_IS_FIRST = "which of them comes first depends on timing"
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class RaceDetector:
             raise KernelFault(
                 "race",
                 f"stores into {allocation.describe(element * itemsize)} twice in one operation: "
-                "which value stays is chance",
+                "the final value depends on timing",
                 block=(block,),
             )
 
@@ -304,7 +304,7 @@ class RaceDetector:
         bad = (writers >= 0) & (writers != blocks)
         bad = self._unsynchronized(units, bad, blocks, writers, "write_epochs")
         if bad.any():
-            does = f"writes as well{_places(units.shadow.stores)}: which value stays is chance"
+            does = f"writes as well{_places(units.shadow.stores)}: the final value depends on timing"
             raise self._race(units, bad, (blocks, writers), "writes", does)
 
     def _check_readers(self, units: Units, blocks: torch.Tensor, verb: str) -> None:

@@ -26,7 +26,7 @@ _SHOWN_KEYS = 20
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--cutile-profile", nargs=2, metavar=("CASE", "FILE"), help="launch it, and describe it there"
+        "--cutile-profile", nargs=2, metavar=("CASE", "FILE"), help="launch CASE once and describe it in FILE"
     )
 
 

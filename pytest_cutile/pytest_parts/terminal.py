@@ -175,4 +175,4 @@ def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) 
     right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
     right -= {result.case for result in of_kernel if result.verdict in FAILED}
     if right:
-        yield f"  not in {abridged(sorted(right), SHOWN_CASES)}"
+        yield f"  passes in {abridged(sorted(right), SHOWN_CASES)}"

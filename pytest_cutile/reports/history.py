@@ -14,7 +14,7 @@ from pytest_cutile.quantities import format_change, format_commit, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
 from pytest_cutile.results import Microseconds, SpeedResult, Spread
 from pytest_cutile.speed.decide import STORED_MARGIN, Rule
-from pytest_cutile.statistics import median, relative_spread, usable
+from pytest_cutile.statistics import median_of_known, relative_spread, usable
 
 STEP = STORED_MARGIN
 """Change between two sessions that is called a step: what stored times of one kind of GPU can show."""
@@ -93,9 +93,10 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
             at=session.at,
             commit=session.commit,
             gpu_uuid=session.gpu_uuid,
-            burst_us=_median_of(run.burst_us for run in record.runs),
-            sustained_us=_median_of(run.sustained_us for run in record.runs),
-            burst_spread=_median_of(run.spread for run in record.runs if run.burst_us is not None) or 0.0,
+            burst_us=median_of_known(run.burst_us for run in record.runs),
+            sustained_us=median_of_known(run.sustained_us for run in record.runs),
+            burst_spread=median_of_known(run.spread for run in record.runs if run.burst_us is not None)
+            or 0.0,
             paired=record.changes,
             is_anchor=record is anchor,
             moved=record.moved,
@@ -184,11 +185,6 @@ def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
     timed = [point for point in points if point.headline_us is not None]
     regimes = ["burst"] if any(point.burst_us for point in timed) else []
     return regimes + (["sustained"] if any(not point.burst_us for point in timed) else [])
-
-
-def _median_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _change(before: HistoryPoint, point: HistoryPoint) -> float | None:

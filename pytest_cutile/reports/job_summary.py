@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from pytest_cutile.quantities import format_change, format_time
+from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -94,8 +94,8 @@ def _preamble(run: RunOutcome) -> list[Block]:
         lead = f"Failures that are no verdict on a kernel: {run.other_failures}."
         blocks.append(Paragraph("The log shows them.", lead=lead))
     if run.left_out:
-        same = f"{len(run.left_out)} tests of cases that compile to what they did"
-        blocks.append(Paragraph(f"Left out by `--changed-only`: {same}."))
+        tests = counted(len(run.left_out), "test")
+        blocks.append(Paragraph(f"Left out: {tests} of cases that compile to the baseline's code."))
     return blocks
 
 

@@ -190,7 +190,7 @@ def _without_sustained(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[str]:
-    """Yield where a case passed that was held to less than the derived bound, or was not compared at all.
+    """Yield where a case passed that was checked with less than the derived bound, or was not compared at all.
 
     With `verbose` also the dtypes of results, and the layouts that launchers refused.
     """
@@ -204,7 +204,7 @@ def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[
         derived = f"up to {most:.3g} times the derived bound" if most is not None else ""
         known = next((result.allowed for result in own if result.allowed), "")
         allowed = ", or ".join(filter(None, [derived, known]))
-        yield f"held to {tolerance}: {where}" + (f": {allowed}" if allowed else "")
+        yield f"allowed {tolerance}: {where}" + (f": {allowed}" if allowed else "")
     for where, dtypes, _ in _alike((", ".join(one.narrowed), one) for one in passed):
         yield f"coarser than its inputs: {where}: {dtypes}"
     for where, names, _ in _alike((", ".join(one.uncompared), one) for one in passed):

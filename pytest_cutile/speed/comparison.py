@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -29,7 +29,7 @@ from pytest_cutile.speed.decide import (
     is_suspect,
 )
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
-from pytest_cutile.statistics import median
+from pytest_cutile.statistics import median_of_known
 
 Kind = TypeVar("Kind", bound="Comparison")
 TimeOf: TypeAlias = Callable[[Measurement, Regime], float | None]
@@ -94,7 +94,7 @@ class Comparison(ABC):
 
     def log_ratio(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
         """Return the log ratio that measurements show; None if they say nothing of the regime."""
-        return _median_of(self.log_ratios(one).get(regime) for one in measurements)
+        return median_of_known(self.log_ratios(one).get(regime) for one in measurements)
 
     def baseline_us(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:  # noqa: ARG002
         """Return the time per launch that today's is compared with, in us."""
@@ -111,7 +111,8 @@ class Comparison(ABC):
         """
         for regime in Regime:
             slower = [
-                _median_of(self.stored_log_ratios(one, time_us).get(regime) for one in measurements) or 0.0
+                median_of_known(self.stored_log_ratios(one, time_us).get(regime) for one in measurements)
+                or 0.0
                 for time_us in self.kernels
             ]
             if min(slower) > math.log1p(self.stored_margin):
@@ -287,11 +288,6 @@ class PublishedFigure(Comparison):
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
         burst = self.log_ratio(measurements, Regime.BURST)
         return burst is not None and burst < -self.margin
-
-
-def _median_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _movement(measurement: Measurement, stored: Stored) -> float:

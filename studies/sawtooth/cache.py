@@ -75,10 +75,6 @@ class Traffic:
         """What a larger cache would not miss."""
         return self.missed - self.compulsory
 
-    @property
-    def missed_sectors(self) -> float:
-        return self.missed / SECTOR_BYTES
-
 
 @dataclass
 class Lru:

@@ -349,7 +349,7 @@ def test_what_no_kernel_wrote_cannot_be_traced() -> None:
 
 def test_faults_are_the_same_when_writers_are_followed() -> None:
     for options in (TRACE, FIND):
-        with interpret("sm_90", options), pytest.raises(Exception, match="chance"):
+        with interpret("sm_90", options), pytest.raises(Exception, match="timing"):
             launch(4, kernels.store_together, vector(), vector(), 2, N)
 
 

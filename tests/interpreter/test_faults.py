@@ -245,7 +245,7 @@ def test_one_scatter_stores_one_element_twice_also_if_it_is_the_same_value(value
     launch_clean(4, kernels.scatter_divided, x, y, 1, N)
     fault = fault_of(4, kernels.scatter_divided, x, y, 2, N)
     assert (fault.kind, fault.block) == ("race", (0, 0, 0))
-    assert "stores into y[0] twice in one operation: which value stays is chance" in fault.message
+    assert "stores into y[0] twice in one operation: the final value depends on timing" in fault.message
     rows = torch.full((N, 4), value)
     launch_clean(1, kernels.scatter_rows, rows, torch.zeros(N, 4), 1, N)
     assert "stores into y[0, 0] twice" in fault_of(1, kernels.scatter_rows, rows, rows.clone(), 2, N).message
@@ -280,7 +280,7 @@ def test_blocks_of_different_batches_race_as_well(monkeypatch: pytest.MonkeyPatc
     assert fault.block == (1, 0, 0)
     assert "which block (0, 0, 0) of the same launch writes as well" in fault.message
     for shift in (-1, 1):
-        with interpret("sm_90"), pytest.raises(KernelFault, match="chance"):
+        with interpret("sm_90"), pytest.raises(KernelFault, match="timing"):
             launch(4, kernels.add_neighbour, vector(), shift, 4, N)
     launch_clean(4, kernels.add_neighbour, vector(), 0, 4, N)
 
@@ -290,7 +290,7 @@ def test_blocks_of_different_batches_race_as_well(monkeypatch: pytest.MonkeyPatc
 def test_reading_what_another_block_writes_is_a_race_in_either_order(shift: int, reverse: bool) -> None:
     with (
         interpret("sm_90", Options(reverse=reverse)),
-        pytest.raises(KernelFault, match=r"(reads|writes) y\[.*chance"),
+        pytest.raises(KernelFault, match=r"(reads|writes) y\[.*timing"),
     ):
         launch(4, kernels.add_neighbour, vector(), shift, 4, N)
 
@@ -362,7 +362,7 @@ def test_arguments_of_different_dtypes_may_share_a_storage() -> None:
         with pytest.raises(KernelFault, match="nothing has written"):
             launch(4, kernels.copy, halves[12 * N :], storage[: 4 * N], N)
         # Two halves of one float, written by two blocks, and read by a third as a whole.
-        with pytest.raises(KernelFault, match="chance"):
+        with pytest.raises(KernelFault, match="timing"):
             launch(4, kernels.copy, storage[: 4 * N], halves[: 4 * N], N)
 
 
@@ -494,7 +494,7 @@ def test_what_a_block_knows_it_passes_on(reverse: bool) -> None:
         launch(16, kernels.count_in_two_steps, x, counter(4), counter(), y, 2, N)
         assert float(y.sum()) == 16 * N
         x = torch.zeros(16 * N)
-        with pytest.raises(KernelFault, match=r"(reads|writes) x\[.*chance"):
+        with pytest.raises(KernelFault, match=r"(reads|writes) x\[.*timing"):
             launch(16, kernels.count_in_two_steps, x, counter(4), counter(), y, 1, N)
 
 
@@ -636,11 +636,11 @@ def test_a_result_that_depends_on_the_order_of_the_blocks() -> None:
     assert caught.value.kind == "order"
     assert str(caught.value).startswith(
         "write_last in block (2, 0, 0): result['y'][0] is 2, and 0 with the blocks in reverse, "
-        "as are 16 of 16 elements: which one is chance\n"
+        "as are 16 of 16 elements: which one depends on timing\n"
     )
     assert caught.value.location is not None
     assert caught.value.location.line == line_of(kernels.write_last, "ct.store")
-    with pytest.raises(KernelFault, match="chance"):
+    with pytest.raises(KernelFault, match="timing"):
         check_order(write, "sm_90")
 
 

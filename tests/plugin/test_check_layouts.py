@@ -131,7 +131,7 @@ def test_what_a_check_did_not_look_at_is_reported(project):
     result.assert_outcomes(passed=3)
     text = result.stdout.str()
     [times] = re.findall(
-        r"^held to rtol=1, atol=50: test_mine, test_zeros\[8\] and 1 more: "
+        r"^allowed rtol=1, atol=50: test_mine, test_zeros\[8\] and 1 more: "
         r"up to (\S+) times the derived bound$",
         text,
         flags=re.MULTILINE,

@@ -41,7 +41,7 @@ def test_code_of_a_kernel_that_is_wrong_is_neither_compared_nor_recorded(static)
     static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
     result = static.run("--update-baselines", "-rs", gates="cutile_correct or cutile_static")
     result.assert_outcomes(failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*(wrong-result): the result is wrong, so its compiled code means nothing*"])
+    result.stdout.fnmatch_lines(["*(wrong-result): the gate correct fails, so the case's compiled code is *"])
     assert static.baseline.read_text() == before
     static.run("--update-baselines").assert_outcomes(passed=1)  # nobody has asked whether it is right
     assert static.baseline.read_text() != before
@@ -52,7 +52,7 @@ def test_a_worker_that_records_checks_what_another_one_has_checked(static):
     options = ("-n", "2", "-p", "no:benchmark", "--update-baselines", "-rs")
     result = static.run(*options, gates="cutile_correct or cutile_static")
     result.assert_outcomes(failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*(wrong-result): the result is wrong, so its compiled code means nothing*"])
+    result.stdout.fnmatch_lines(["*(wrong-result): the gate correct fails, so the case's compiled code is *"])
     result.stdout.no_fnmatch_line("*recorded*")
     assert not static.baseline.exists()
     static.change()

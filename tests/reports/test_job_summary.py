@@ -191,7 +191,7 @@ def test_what_was_not_measured_is_counted_and_not_called_passed():
 def test_what_no_result_says_is_said():
     text = markdown_summary([result()], [], other_failures=2, left_out=["k[c]"] * 7, unfinished=True)
     assert "**Failures that are no verdict on a kernel: 2.**" in text
-    assert "Left out by `--changed-only`: 7 tests" in text
+    assert "Left out: 7 tests of cases" in text
     assert "**The run was stopped before its end.**" in text
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,6 @@ from tools.gpu_runs.measure import (
     MakeTimer,
     environment_of,
     figures,
-    plain_ratio,
-    plain_work,
     ratio_of,
     time_interleaved,
 )
@@ -211,7 +209,7 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
 
     def figures_of(name: str, blocks: Blocks, beside: Blocks) -> dict[str, Any]:
         done = replace(work, flops=0.0) if _is_copy(name) else work
-        return {**figures(timer, done, blocks), "ratio": plain_ratio(ratio_of(blocks, beside))}
+        return {**figures(timer, done, blocks), "ratio": asdict(ratio_of(blocks, beside))}
 
     own, *others = time_interleaved(timer, [ready.ours, *lanes.values()], case.inputs, seconds=SECONDS)
     peers = {name: figures_of(name, blocks, own) for name, blocks in zip(lanes, others, strict=True)}
@@ -227,7 +225,7 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
         "case": ready.job.case,
         "params": dict(case.case.params),
         "of_tilegym": case.case.name in case.suite.of_tilegym,
-        "work": plain_work(work),
+        "work": asdict(work),
         "ours": figures(timer, work, own),
         "peers": {
             name: {"on_stream": False, **peer, "differs": ready.differs.get(name)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytest_cutile.platforms.lookup import find_platform
@@ -164,21 +164,3 @@ def figures(timer: Timer, work: Work, blocks: Blocks) -> dict[str, Any]:
         "share_of_peak": measurement.share_of_limit,
         "exceeded": measurement.exceeded,
     }
-
-
-def plain_work(work: Work) -> dict[str, Any]:
-    """Return work counts for a JSON file."""
-    return asdict(work)
-
-
-# -- JSON -------------------------------------------------------------------------------------------
-
-
-def plain_ratio(ratio: Ratio) -> dict[str, float]:
-    """Return a ratio for a JSON file."""
-    return asdict(ratio)
-
-
-def ratio_from(plain: Mapping[str, float]) -> Ratio:
-    """Read a ratio from a JSON file."""
-    return Ratio(**plain)

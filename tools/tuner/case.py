@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from tools.gpu_runs.measure import (
     MakeTimer,
     environment_of,
     figures,
-    plain_ratio,
-    plain_work,
     ratio_of,
     time_interleaved,
 )
@@ -101,7 +99,7 @@ def _tune(timer: Timer, pool: Pool, job: Job) -> dict[str, Any]:
         "chooser": choice.chooser,
         "chosen": len(choice.configs),
         "committed": plain_config(choice.config),
-        "work": plain_work(case.suite.spec.work_of(case.case)),
+        "work": asdict(case.suite.spec.work_of(case.case)),
         "rows": _rows(timer, case, lanes),
         "failures": failures,
         "problems": list(timer.problems()),
@@ -241,6 +239,6 @@ def _rows(timer: Timer, case: Prepared, lanes: list[Lane]) -> list[dict[str, Any
             **figures(timer, work, lane.blocks),
         }
         if first is not None and lane.final:
-            row["ratio"] = plain_ratio(ratio_of(first.blocks, lane.blocks))
+            row["ratio"] = asdict(ratio_of(first.blocks, lane.blocks))
         rows.append(row)
     return rows

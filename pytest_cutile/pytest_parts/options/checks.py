@@ -31,7 +31,7 @@ def _read_sanitize(config: pytest.Config) -> Fields:
     if unknown := [tool for tool in tools if tool not in SANITIZER_TOOLS]:
         raise pytest.UsageError(
             f"--sanitize {text}: {unknown[0]!r} is none of {', '.join(SANITIZER_TOOLS)}; write "
-            "--sanitize=memcheck, or --sanitize behind the paths"
+            "--sanitize=memcheck, or put --sanitize last"
         )
     if config.getoption("numprocesses", None) or config.getoption("tx", None):
         raise pytest.UsageError("--sanitize starts processes of its own: leave out pytest-xdist's -n")
@@ -57,8 +57,8 @@ OPTIONS = (
         name="--check-layouts",
         help="Check each case, large ones too, with its inputs also in all other layouts: with padded rows, "
         "at addresses that are multiples of one element only, and with the last two axes exchanged in "
-        "memory. Without it, small cases in the first two; interpreted, in the first. A launcher may refuse "
-        "a layout.",
+        "memory. By default only small cases are checked in other layouts: the first two on a GPU, the first "
+        "on the interpreter. A launcher may refuse a layout.",
         repeat=Repeat.ALWAYS,
     ),
     Option(
@@ -90,7 +90,7 @@ OPTIONS = (
         const=",".join(DEFAULT_SANITIZER_TOOLS),
         help="Run the tests that check kernels under NVIDIA's compute-sanitizer as well, on a GPU: what it "
         f"finds fails the test. Of {', '.join(SANITIZER_TOOLS)}; by default the first three. Write "
-        "--sanitize=TOOL, or --sanitize behind the paths: with a space, what follows is taken for a tool.",
+        "--sanitize=TOOL, or put --sanitize last: a word after a space is read as TOOL.",
         read=_read_sanitize,
         in_fresh_process=False,
     ),

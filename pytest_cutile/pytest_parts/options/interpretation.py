@@ -72,8 +72,8 @@ _OF_INTERPRETER = (
     Option(
         name="--interpret-watch",
         metavar="FILE:LINE",
-        help="Print each tile that is computed at this line of a kernel, as the interpreter comes by: of the "
-        "block of --interpret-block, or of block 0.",
+        help="Print each tile that is computed at this line of a kernel, for the block of --interpret-block "
+        "(default: block 0).",
         read=read_with_another,
     ),
     Option(
