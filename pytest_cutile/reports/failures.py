@@ -53,12 +53,15 @@ def regression_message(
         ("environment", comparison.environment_changes),
         ("compiler", [*compiled_otherwise[:_SHOWN_DIFFERENCES], *_not_shown(compiled_otherwise)]),
     ]
-    evidence = [("measured", _measured(case)), *_limit_and_baseline(case, comparison, baseline_file)]
+    decisive: Comparison = comparison
+    if case.judgement.reason == Reason.ENVIRONMENT and isinstance(comparison, Paired):
+        decisive = comparison.without_baseline_kernel("the baseline kernel is as slow")
+    evidence = [("measured", _measured(case)), *_limit_and_baseline(case, decisive, baseline_file)]
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
     revision = comparison.revision if isinstance(comparison, Paired) else ""
     than = _slower_than(case, comparison, "its baseline" if baseline_file else revision)
     title = f"{case.case.key} on {device.arch} ({where}) is {abs(change):.1%} slower than {than}."
-    return render_text(Document(title, [Facts(causes), _speed_table(case, comparison), Facts(evidence)]))
+    return render_text(Document(title, [Facts(causes), _speed_table(case, decisive), Facts(evidence)]))
 
 
 def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> str:
@@ -89,16 +92,18 @@ def _cause_of_slowdown(case: PendingCase, comparison: Comparison) -> str:
 
 
 def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
-    """Return both kernels' figures in each regime that was measured: means over the fresh processes."""
+    """Return each regime's figures: both kernels', means over the fresh processes, and the recorded ones."""
     rows = []
     for regime in Regime:
         measured = _measured_in(case, regime)
         current = _mean(one.us(regime) for one in measured)
-        if current is None:
-            continue
-        times = (current, comparison.baseline_us(measured, regime))
-        cells = ["" if us is None else format_time(us) for us in times]
         change = comparison.change(measured, regime)
+        if current is None and change is None:
+            continue
+        kernel_us = _mean(one.baseline_us(regime) for one in measured)
+        other_us = None if isinstance(comparison, Paired) else comparison.baseline_us(measured, regime)
+        times = (current, kernel_us, other_us)
+        cells = ["" if us is None else format_time(us) for us in times]
         estimated = comparison.estimate(measured, regime)
         interval = ""
         if estimated is not None and _is_evidence(case, measured):
@@ -108,8 +113,8 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         rows.append(Row(("rate, of the limit", *(_rate(case.shown, us) for us in times), "", "")))
         if regime is Regime.SUSTAINED:
             rows += _power_rows(measured)
-    baseline_title = "baseline kernel" if isinstance(comparison, Paired) else "baseline"
-    titles = ("current", baseline_title, "change", "95 % interval")
+    other = "recorded" if case.judgement.reason == Reason.ENVIRONMENT else "baseline"
+    titles = ("current", "baseline kernel", other, "change", "95 % interval")
     rows = [row for row in rows if any(row.cells[1:])]
     return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
 
@@ -142,7 +147,7 @@ def _power_rows(measured: Iterable[Measurement]) -> Iterator[Row]:
         ("power", "W", "current_watts", "baseline_watts"),
     ):
         values = [_mean(getattr(one, name) for one in sustained) for name in (current, baseline)]
-        yield Row((title, *(f"{value:.0f} {unit}" if value else "" for value in values), "", ""))
+        yield Row((title, *(f"{value:.0f} {unit}" if value else "" for value in values), "", "", ""))
 
 
 def _measured(case: PendingCase) -> list[str]:

@@ -9,6 +9,7 @@ import inspect
 import linecache
 import os
 import pickle
+import py_compile
 import subprocess
 import sys
 import textwrap
@@ -512,7 +513,7 @@ def test_links_out_of_the_tree_are_left_out(repository, look_at, monkeypatch, py
     (repository / "inside.py").symlink_to("single.py")
     commit(repository, {})
     rootpath = look_at(repository).rootpath
-    assert sorted(path.name for path in rootpath.iterdir()) == ["inside.py", "mykernels", "single.py"]
+    assert sorted(path.name for path in rootpath.glob("[!.]*")) == ["inside.py", "mykernels", "single.py"]
 
 
 # -- the folder of extracted trees --------------------------------------------------------------------
@@ -523,6 +524,20 @@ def test_a_tree_is_extracted_once(repository, look_at, monkeypatch):
     (rootpath / "mark").touch()
     monkeypatch.setattr("pytest_cutile.revisions.git.Repository.extract", None)
     assert (look_at(repository).rootpath / "mark").exists()
+
+
+def test_a_tree_that_was_edited_is_restored_while_others_use_it(repository, look_at):
+    """A search and replace over the project finds the trees in its cache, too, and their bytecode."""
+    used = look_at(repository)
+    py_compile.compile(str(used.rootpath / "single.py"))
+    for path in [path for path in used.rootpath.rglob("*") if path.is_file()]:
+        path.write_bytes(path.read_bytes().replace(b"old", b"new"))
+    (used.rootpath / "mykernels" / "lazy.py").unlink()
+    revision = look_at(repository)
+    assert revision.rootpath == used.rootpath
+    with revision.active():
+        assert importlib.import_module("single").version() == "old"
+    assert launch_both(used) == (102, 203)
 
 
 def test_nothing_is_left_of_a_tree_that_cannot_be_extracted(repository, look_at, tmp_path, monkeypatch):
@@ -549,7 +564,10 @@ def test_old_trees_are_removed_unless_in_use(repository, look_at, tmp_path):
     assert {first.commit, revision.commit} <= trees
 
 
-def test_several_processes_extract_at_once(repository, tmp_path):
+@pytest.mark.parametrize("edited", [False, True])
+def test_several_processes_extract_at_once(repository, look_at, tmp_path, edited):
+    if edited:
+        (look_at(repository, cache_dir=tmp_path).rootpath / "single.py").write_text("")
     script = f"""
     import sys
     from pathlib import Path

@@ -1,6 +1,7 @@
 """Messages of failures: every figure, the cause, and the command."""
 
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from pytest_cutile.verdicts import Judgement, Reason
 from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
 from tests.reports.test_compiled import LAUNCH, WORSE, case
 from tests.speed.simulated import NOT_LIMITED
+from tests.speed.simulated import stored as stored_times
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
 WORK = Work(bytes=1.34e8)
@@ -163,6 +165,24 @@ def test_a_regression_of_the_environment_names_what_changed():
         "  environment driver: 580.1 -> 590.2",
         "              tileiras: 13.4.92 -> 13.5.1",
     ]
+
+
+def test_a_regression_of_the_environment_shows_the_recorded_times_and_their_limit():
+    judgement = Judgement(reason=Reason.ENVIRONMENT, change=0.07)
+    comparison = replace(paired(), stored=stored_times(), environment_changes=("driver: 580 -> 590",))
+    repeats = [measurement(107.0, 107.0, sustained=sustained(110.0, 109.0)) for _ in range(3)]
+    text = message(*repeats, comparison=comparison, judgement=judgement)
+    assert re.search(r"\n +current +baseline kernel +recorded +change\n", text)
+    assert re.search(r"burst: time per launch +107 us +107 us +100 us +\+7\.0 %\n", text)
+    assert re.search(r"sustained: time per launch +110 us +109 us +100 us +\+10\.0 %\n", text)
+    assert "limit       5.5%, since other sessions have measured the stored times" in text
+    assert f"baseline    stored times of {FILE} (3 runs on 1 GPU)" in text
+    assert len(text.splitlines()) <= 28
+    # What has become too long for a burst is compared with the recorded burst.
+    bursts = replace(comparison, stored={Regime.BURST: stored_times()[Regime.BURST]})
+    long = measurement(1.0, burst=(), sustained=sustained(125.0, 125.0))
+    text = message(long, comparison=bursts, judgement=judgement)
+    assert re.search(r"burst: time per launch +100 us +\+25\.0 %\n", text)
 
 
 def test_a_disturbance_of_both_kernels_is_told():
