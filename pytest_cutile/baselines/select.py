@@ -199,7 +199,8 @@ def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
 def merge(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
     """Return what is in one of the files of one platform, with old runs dropped.
 
-    The order of the files does not matter, and merging a file again changes nothing.
+    The order of the files does not matter, but to which old runs are kept where branches moved the anchor.
+    Merging a file again changes nothing.
     """
     files = [*files]
     platforms = sorted({f"{file.gpu} ({file.arch})" for file in files})

@@ -9,8 +9,9 @@ standard library is named and not followed; any other library is the kernel's so
 class goes by its content, never by its module, so code can move. What a library wrapped around a user's
 function (`ct.function`, `functools.cache`) goes by that function.
 
-Not seen are imports within functions, functions that a call returns, and the state of a library's object. A
-function without source (`exec`) goes by its bytecode, which depends on Python's version.
+Not seen are imports within functions, functions that a call returns, the state of a library's object, and
+what a module keeps in a container that is empty in its source (a cache). A function without source (`exec`)
+goes by its bytecode, which depends on Python's version.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import dis
 import enum
 import functools
 import inspect
+import linecache
 import sys
 import warnings
 from collections import ChainMap
@@ -268,12 +270,43 @@ def _follow(function: FunctionType, chain: Chain) -> tuple[Chain, Any]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
     value = ChainMap(closure, function.__globals__, vars(builtins)).get(chain[0], _UNRESOLVED)
+    if chain[0] not in closure and chain[0] in _caches(function.__code__.co_filename):
+        return chain[:1], type(value)
     for depth, attribute in enumerate(chain[1:], start=1):
         followed = _attribute(value, attribute) if _is_users(value) else _UNRESOLVED
         if followed is _UNRESOLVED:
             return chain[:depth], value
         value = followed
     return chain, value
+
+
+@functools.lru_cache(maxsize=256)
+def _caches(file: str) -> frozenset[str]:
+    """Return the names that a module gives to containers that are empty: `_CACHE = {}`."""
+    try:
+        module = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # not Python, such as a cell of a notebook
+        return frozenset()
+    targets = (
+        target
+        for statement in module.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_empty(statement.value)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    )
+    return frozenset(target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    match value:
+        case (
+            ast.Dict(keys=[])
+            | ast.List(elts=[])
+            | ast.Call(func=ast.Name(id="dict" | "list" | "set"), args=[])
+        ):
+            return not getattr(value, "keywords", [])
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in {"defaultdict", "WeakKeyDictionary", "WeakValueDictionary"}
+    return False
 
 
 def _attribute(value: Any, name: str) -> Any:

@@ -52,7 +52,7 @@ def declaration_digest(functions: Iterable[Callable[..., Any]], params: Mapping[
     """Return a digest of a launcher, and of what makes its inputs, as their authors wrote them.
 
     It holds the kernels that the launcher reaches, and depends on no compiler and no driver. What a run keeps
-    in a module (a cache) changes it, too.
+    in an object changes it, too, but not what it keeps in a module's container that begins empty.
     """
     return versioned_digest(describe([*functions, dict(params)]))
 

@@ -190,7 +190,7 @@ def _without_sustained(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[str]:
-    """Yield where a case passed that was checked with less than the derived bound, or was not compared at all.
+    """Yield where a case passed by less than the derived bound, or was not compared at all.
 
     With `verbose` also the dtypes of results, and the layouts that launchers refused.
     """

@@ -389,3 +389,27 @@ def test_objects_that_keep_their_state_in_slots() -> None:
     texts = {tuple(describe_values([Config(*values)])) for values in ((1, 2), (1, 3), (2, 2))}
     assert len(texts) == 3
     assert tuple(describe_values([Config(1, 2)])) in texts
+
+
+@pytest.mark.parametrize("empty", ["{}", "[]", "dict()", "set()", "collections.defaultdict(list)"])
+def test_what_a_run_keeps_in_a_modules_cache_changes_nothing(load, empty) -> None:
+    module = functions_in(
+        load,
+        f"""
+        import collections
+
+        CACHE = {empty}
+        TABLE = {{1: 16}}
+
+        def choose(n):
+            return CACHE, TABLE
+        """,
+    )
+    before = describe(module.choose)
+    if isinstance(module.CACHE, dict):
+        module.CACHE[1] = 2
+    else:
+        getattr(module.CACHE, "add", getattr(module.CACHE, "append", None))(1)
+    assert describe(module.choose) == before
+    module.TABLE[1] = 32
+    assert describe(module.choose) != before
