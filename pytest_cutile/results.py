@@ -22,7 +22,7 @@ from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 # Bounds of what can be measured, checked where a file is read. Beyond them nothing can be drawn, and a
 # baseline would pass everything, or nothing.
 Microseconds = Annotated[float, Meta(gt=SHORTEST_US, lt=LONGEST_US)]
-Spread = Annotated[float, Meta(ge=0, lt=1)]
+RelativeSpread = Annotated[float, Meta(ge=0, lt=1)]
 Amount = Annotated[float, Meta(ge=0, lt=1e30)]
 """Of work per launch, of a rate, or of a limit."""
 INTERPRETER = "interpreter"

@@ -39,7 +39,7 @@ from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.speed.suite import Measured, SpeedSuite
+from pytest_cutile.speed.suite import MeasuredCases, SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 DEVICE = Device(arch="sm_90", name="NVIDIA H200")
@@ -265,7 +265,7 @@ def run_gate(
     pending = suite.pending
     processes = 0
 
-    def measure_again(cases: Sequence[PendingCase], count: int) -> Sequence[Measured]:
+    def measure_again(cases: Sequence[PendingCase], count: int) -> Sequence[MeasuredCases]:
         nonlocal processes
         processes += count * len(cases)
         requests = {case.case.key: case.request for case in cases}

@@ -38,7 +38,7 @@ SHARED_NAMES = {
     "Block",  # of Tile IR; of samples
     "Run",  # of the interpreter, public; in a baseline
 }
-"""Names of two classes of the package. The list is to get shorter: who searches a name wants one class."""
+"""Names of two classes or aliases. The list is to get shorter: who searches a name wants one definition."""
 PRONOUNS = {"found", "each", "told", "those"}
 """Names of variables that leave open what the variable holds."""
 DATA = (".json", ".jsonl", ".lock", ".svg", ".webp")
@@ -71,14 +71,25 @@ def test_a_retired_word_is_not_used(contents, word):
     assert not uses, f"write {RETIRED[word]!r} instead of:\n" + "\n".join(uses)
 
 
-def test_a_class_has_a_name_of_its_own():
+def test_a_class_or_an_alias_has_a_name_of_its_own():
     names = Counter(
-        node.name
+        name
         for file in (ROOT / "pytest_cutile").rglob("*.py")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for name in _types(node)
+        if not name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == SHARED_NAMES
+
+
+def _types(node: ast.stmt) -> "Iterator[str]":
+    """Yield the names of the classes and aliases that a statement of a module defines."""
+    if isinstance(node, ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = (target.id for target in targets if isinstance(target, ast.Name))
+        yield from (name for name in names if name[:1].isupper() and not name.isupper())
 
 
 def test_a_variable_is_named_by_a_noun():

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pytest_cutile.results import Microseconds, Spread
+from pytest_cutile.results import Microseconds, RelativeSpread
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.version import version
@@ -22,7 +22,7 @@ Fraction = Annotated[float, Meta(gt=0, lt=1)]
 Megahertz = Annotated[float, Meta(ge=0, lt=1e5)]
 Watts = Annotated[float, Meta(ge=0, lt=1e5)]
 RelativeChange = Annotated[float, Meta(gt=-1, lt=1e6)]
-Regime = Annotated[str, Meta(pattern=r"\A(burst|sustained)\Z")]
+RegimeName = Annotated[str, Meta(pattern=r"\A(burst|sustained)\Z")]
 Moved = Annotated[str, Meta(pattern=r"\A(faster|accepted|)\Z")]
 
 
@@ -37,7 +37,7 @@ class Run(_Checked, frozen=True, kw_only=True):
     """Mean time per launch with a cold L2 and a full clock; None where a launch is too long for bursts."""
     sustained_us: Microseconds | None = None
     """Mean time per launch, launch after launch; None where it was not measured."""
-    spread: Spread = 0.0
+    spread: RelativeSpread = 0.0
     """Half the range of the middle 90 % of the burst samples over their median; before 2026-11-28
     that of the middle half."""
     clock_mhz: Megahertz | None = None
@@ -82,7 +82,7 @@ class Record(_Checked, frozen=True, kw_only=True):
     not recorded itself, as after a squash merge."""
     runs: tuple[Run, ...] = ()
     """One for each process; empty once they were dropped."""
-    changes: Mapping[Regime, PairedChange] = {}
+    changes: Mapping[RegimeName, PairedChange] = {}
     """By regime: "burst", "sustained"."""
     anchor: str = ""
     """The `code` of the anchor that it was compared with; "" where it was compared with none."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Section, Table
+from pytest_cutile.reports.document import Column, Document, DocumentBlock, Paragraph, Row, Section, Table
 from pytest_cutile.results import Result, StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.instructions import CLASSES
@@ -31,7 +31,7 @@ def compiled_document(results: Iterable[Result]) -> Document:
         if isinstance(result, StaticResult) and result.facts is not None:
             cases = by_kernel.setdefault(result.kernel, {})
             cases.setdefault(result.case, {})[result.arch] = msgspec.convert(result.facts, CaseFacts), result
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     for kernel, cases in sorted(by_kernel.items()):
         alike: dict[object, list[str]] = defaultdict(list)
         for case, by_arch in cases.items():
@@ -49,7 +49,7 @@ def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
     )
 
 
-def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator[Block]:
+def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator[DocumentBlock]:
     """Yield a table for each launch, and the compiler's remarks with their architectures."""
     named = {arch: named_launches(facts) for arch, (facts, _) in by_arch.items()}
     names = list(dict.fromkeys(name for launches in named.values() for name in launches))

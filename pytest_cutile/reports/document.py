@@ -99,13 +99,13 @@ class Section:
     """Blocks under a title."""
 
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[DocumentBlock]
     _: KW_ONLY
     folded: bool = False
     """Whether a page that can fold shows only the title at first."""
 
 
-Block: TypeAlias = Paragraph | Facts | Code | Table | Section
+DocumentBlock: TypeAlias = Paragraph | Facts | Code | Table | Section
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Document:
 
     title: str
     """What it is, or what it says in one line."""
-    blocks: Sequence[Block]
+    blocks: Sequence[DocumentBlock]
 
 
 # What GitHub, Azure and TeamCity obey in a log: "::command" where a line begins, "##[command" anywhere.

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import PairedChange, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_commit, format_time
-from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
-from pytest_cutile.results import Microseconds, SpeedResult, Spread
+from pytest_cutile.reports.document import Column, Document, DocumentBlock, Paragraph, Row, Table, Tone
+from pytest_cutile.results import Microseconds, RelativeSpread, SpeedResult
 from pytest_cutile.speed.decide import STORED_MARGIN, Rule
 from pytest_cutile.statistics import median_of_known, relative_spread, usable
 
@@ -33,7 +33,7 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     burst_us: Microseconds | None = None
     """Median over the session's processes; None where bursts were not measured."""
     sustained_us: Microseconds | None = None
-    burst_spread: Spread = 0.0
+    burst_spread: RelativeSpread = 0.0
     """As in `Run.spread`: the median over the processes."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""
@@ -199,7 +199,7 @@ def history_document(key: str, baselines: SpeedBaselines) -> Document:
     """Return the history of a case, as a table with a line of bars above it."""
     points = history_points(key, baselines)
     published = baselines.entries[key].published
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     for regime in headline_regimes(points)[:1]:
         times = [us for point in points if (us := point.us(regime)) is not None]
         if len(times) > 1:

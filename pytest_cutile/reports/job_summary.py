@@ -17,10 +17,10 @@ from pytest_cutile.reports.cases import (
     verdict_of,
 )
 from pytest_cutile.reports.document import (
-    Block,
     Code,
     Column,
     Document,
+    DocumentBlock,
     Facts,
     Paragraph,
     Row,
@@ -85,8 +85,8 @@ def _has(verdicts: Collection[Verdict], case: CaseRow) -> bool:
     return any(result.verdict in verdicts for result in case.results)
 
 
-def _preamble(run: RunOutcome) -> list[Block]:
-    blocks: list[Block] = []
+def _preamble(run: RunOutcome) -> list[DocumentBlock]:
+    blocks: list[DocumentBlock] = []
     if run.unfinished:
         lead = "The run was stopped before its end."
         blocks.append(Paragraph("What is not listed here was not run.", lead=lead))

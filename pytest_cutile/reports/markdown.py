@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.reports.document import Block, Code, Document, Facts, Paragraph, Section, Table, printable
+from pytest_cutile.reports.document import (
+    Code,
+    Document,
+    DocumentBlock,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    printable,
+)
 
 CELL_WIDTH = 240
 """Characters of a user's text that are shown."""
@@ -51,7 +60,7 @@ def render_markdown(document: Document, *, level: int = 2, limit_bytes: int | No
     return "\n\n".join(page) + "\n"
 
 
-def _pieces(block: Block, level: int, head: str = "", tail: str = "") -> Iterator[_Piece]:
+def _pieces(block: DocumentBlock, level: int, head: str = "", tail: str = "") -> Iterator[_Piece]:
     """Yield the parts of a block; `head` goes before the first one and `tail` behind the last one."""
     start = f"{head}\n\n" if head else ""
     match block:

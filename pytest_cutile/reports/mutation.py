@@ -9,7 +9,16 @@ import msgspec
 
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, never_killed
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Section, Table, Tone
+from pytest_cutile.reports.document import (
+    Column,
+    Document,
+    DocumentBlock,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
 from pytest_cutile.results import CorrectResult, Result
 
 
@@ -23,7 +32,7 @@ def mutation_document(results: Iterable[Result], *, verbose: bool = False) -> Do
     by_kernel: dict[str, list[tuple[str, MutationReport]]] = defaultdict(list)
     for kernel, case, key in sorted(by_key):
         by_kernel[kernel].append((case, by_key[kernel, case, key]))
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     if by_key:
         weak = sum(bool(report.weaknesses) for report in by_key.values())
         headline = f"{weak} of {len(by_key)} cases are weak: these mutants would have survived"
@@ -41,7 +50,7 @@ def mutation_document(results: Iterable[Result], *, verbose: bool = False) -> Do
 
 def _weak_cases(
     by_kernel: Mapping[str, Sequence[tuple[str, MutationReport]]], *, verbose: bool
-) -> Iterator[Block]:
+) -> Iterator[DocumentBlock]:
     """Yield for each kernel the mutants that its weak cases let survive: all of them, or one of a sort."""
     for kernel, cases in by_kernel.items():
         alike: dict[tuple[str, str], list[tuple[str, Mutant]]] = defaultdict(list)
@@ -62,7 +71,7 @@ def _weak_cases(
 
 def _strong_cases(
     by_kernel: Mapping[str, Sequence[tuple[str, MutationReport]]], *, verbose: bool
-) -> Iterator[Block]:
+) -> Iterator[DocumentBlock]:
     rows = []
     for kernel, cases in by_kernel.items():
         strong = [(case, report) for case, report in cases if not report.weaknesses]
@@ -81,7 +90,7 @@ def _share(reports: Sequence[MutationReport]) -> str:
     return f"{killed} of {sum(len(report.mutants) for report in reports)}"
 
 
-def _survivors(by_kernel: Mapping[str, Sequence[tuple[str, MutationReport]]]) -> Iterator[Block]:
+def _survivors(by_kernel: Mapping[str, Sequence[tuple[str, MutationReport]]]) -> Iterator[DocumentBlock]:
     """Yield the mutants that survive all cases of a kernel, with the inputs that they change."""
     for kernel, cases in by_kernel.items():
         places: dict[str, list[str]] = defaultdict(list)
@@ -92,7 +101,7 @@ def _survivors(by_kernel: Mapping[str, Sequence[tuple[str, MutationReport]]]) ->
             yield Paragraph(f"{kernel}: no case kills {', '.join(texts)}")
 
 
-def _counts(reports: Sequence[MutationReport]) -> Iterator[Block]:
+def _counts(reports: Sequence[MutationReport]) -> Iterator[DocumentBlock]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in reports:
         for mutant in report.mutants:

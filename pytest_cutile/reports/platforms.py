@@ -14,9 +14,9 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from pytest_cutile.quantities import format_ratio, natural_order
 from pytest_cutile.reports.document import (
-    Block,
     Column,
     Document,
+    DocumentBlock,
     Overflow,
     Paragraph,
     Row,
@@ -256,7 +256,7 @@ def limits_of(files: Sequence[SpeedBaselines]) -> list[Limit]:
 def platform_document(comparison: PlatformComparison) -> Document:
     """Return specifications, cases with ratios, and what NVIDIA published besides."""
     files, names = comparison.files, comparison.names
-    blocks: list[Block] = [
+    blocks: list[DocumentBlock] = [
         Paragraph(f"{name}: {file.gpu} ({file.arch}), {_contents(file)}, {path}", overflow=Overflow.CLIP)
         for name, file, path in zip(names, files, comparison.paths, strict=True)
     ]
@@ -283,7 +283,7 @@ def _specifications(comparison: PlatformComparison) -> Table:
     return Table([Column(""), *_figure_columns(comparison)], rows)
 
 
-def _kernels(comparison: PlatformComparison) -> Iterator[Block]:
+def _kernels(comparison: PlatformComparison) -> Iterator[DocumentBlock]:
     names, cases = comparison.names, comparison.cases
     if cases:
         yield _case_table(comparison)
@@ -332,7 +332,7 @@ def _case_table(comparison: PlatformComparison) -> Table:
     return Table([*columns, *_figure_columns(comparison), Column("published", right=True)], rows)
 
 
-def _nvidias_figures(comparison: PlatformComparison) -> Iterator[Block]:
+def _nvidias_figures(comparison: PlatformComparison) -> Iterator[DocumentBlock]:
     yield Paragraph("research/reports/published-figures.md says where the document contradicts itself.")
     rows = []
     for one in comparison.others:

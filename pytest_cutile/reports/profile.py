@@ -10,7 +10,16 @@ from pytest_cutile.profiling.limits import UNITS, bound_of_launch, wait_shares
 from pytest_cutile.profiling.profiled_case import ProfiledCase
 from pytest_cutile.quantities import counted, format_ratio, format_share, format_time
 from pytest_cutile.reports.compiled import tensor_core_text
-from pytest_cutile.reports.document import Block, Column, Document, Facts, Paragraph, Row, Section, Table
+from pytest_cutile.reports.document import (
+    Column,
+    Document,
+    DocumentBlock,
+    Facts,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+)
 from pytest_cutile.static.facts import LaunchFacts
 from pytest_cutile.static.roofline import predict
 from pytest_cutile.static.rules import occupancy_of
@@ -28,7 +37,7 @@ def profile_document(case: ProfiledCase, kernels: Sequence[KernelCounters]) -> D
     """Return the summary of a case's launches, in the order in which they ran."""
     total_us = sum(kernel.us or 0.0 for kernel in kernels)
     large = [kernel for kernel in kernels if (kernel.us or 0.0) >= WORTH_WORDS * total_us]
-    blocks: list[Block] = [_words(kernel, total_us) for kernel in large]
+    blocks: list[DocumentBlock] = [_words(kernel, total_us) for kernel in large]
     blocks.append(Section("Roofline", [Facts([*_roofline(case, kernels, total_us)])]))
     blocks.append(Section("Counters", [counters_table(kernels)]))
     if waits := [*_waits(large)]:
@@ -111,7 +120,7 @@ def _waits(kernels: Sequence[KernelCounters]) -> Iterator[Paragraph]:
             yield Paragraph("; ".join(waits), lead=f"{kernel.kernel}:")
 
 
-def _compiled(case: ProfiledCase) -> Iterator[Block]:
+def _compiled(case: ProfiledCase) -> Iterator[DocumentBlock]:
     if case.facts is None:
         yield Paragraph(f"Nothing is known of it: {case.facts_missing}")
         return

@@ -37,7 +37,7 @@ from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.timing import bound_of
 from pytest_cutile.static.facts import CaseFacts
 
-Limit = Annotated[float, Meta(gt=0, lt=1e12)]
+LimitValue = Annotated[float, Meta(gt=0, lt=1e12)]
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -129,8 +129,8 @@ class ReportedPlatform(Struct, frozen=True, kw_only=True):
     """The limits of a GPU."""
 
     arch: str
-    memory_bandwidth_gb_s: Limit
-    dense_tflops: Mapping[str, Limit]
+    memory_bandwidth_gb_s: LimitValue
+    dense_tflops: Mapping[str, LimitValue]
     source: str
 
 

@@ -14,7 +14,16 @@ from pytest_cutile.reports.cases import (
     interpreted_line,
     not_measured,
 )
-from pytest_cutile.reports.document import Block, Column, Document, Overflow, Paragraph, Row, Table, Tone
+from pytest_cutile.reports.document import (
+    Column,
+    Document,
+    DocumentBlock,
+    Overflow,
+    Paragraph,
+    Row,
+    Table,
+    Tone,
+)
 from pytest_cutile.results import CompileResult, CorrectResult, Result, SpeedResult, StaticResult
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.statistics import median
@@ -38,7 +47,7 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     alone = platforms.pop() if len(platforms) == 1 else ""
     static = [result for result in results if isinstance(result, StaticResult)]
     clipped = Overflow.KEEP if verbose else Overflow.CLIP
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     if verbose or any(text for case in cases for text in case.figures.values()):
         blocks.append(_table(cases, alone, verbose=verbose))
     else:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.reports.document import (
-    Block,
     Code,
     Document,
+    DocumentBlock,
     Facts,
     Overflow,
     Paragraph,
@@ -41,10 +41,10 @@ def render_text(document: Document) -> str:
     return "\n".join(line.text for line in lines).rstrip()
 
 
-def render_lines(blocks: Iterable[Block], *, width: int = WIDTH) -> list[Line]:
+def render_lines(blocks: Iterable[DocumentBlock], *, width: int = WIDTH) -> list[Line]:
     """Return the lines of `blocks`, a blank line between two of them unless they belong together."""
     lines: list[Line] = []
-    previous: Block | None = None
+    previous: DocumentBlock | None = None
     for block in blocks:
         if previous is not None and not _adjacent(previous, block):
             lines.append(Line(""))
@@ -53,11 +53,11 @@ def render_lines(blocks: Iterable[Block], *, width: int = WIDTH) -> list[Line]:
     return lines
 
 
-def _adjacent(first: Block, second: Block) -> bool:
+def _adjacent(first: DocumentBlock, second: DocumentBlock) -> bool:
     return isinstance(first, Paragraph) and isinstance(second, Paragraph | Code)
 
 
-def _render(block: Block, width: int) -> Iterator[Line]:
+def _render(block: DocumentBlock, width: int) -> Iterator[Line]:
     match block:
         case Paragraph():
             text = printable(f"{block.lead} {block.text}" if block.lead else block.text).rstrip()

@@ -22,8 +22,8 @@ from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict, strict_failure
 
-Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
-MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], int], Sequence[Measured]]
+MeasuredCases: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
+MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], int], Sequence[MeasuredCases]]
 """Measures the `request` of each case once in each of so many fresh processes; returns what each process
 measured, by key. What is missing was lost with the process."""
 

@@ -12,11 +12,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 # The most that can be: far above what there is, and small enough to calculate with.
-Count = Annotated[int, Meta(ge=0, le=2**40)]
+Total = Annotated[int, Meta(ge=0, le=2**40)]
 Executed = Annotated[int, Meta(ge=0, le=2**62)]
 Small = Annotated[int, Meta(ge=0, le=2**20)]
 Positive = Annotated[int, Meta(ge=1, le=2**20)]
-Line = Annotated[int, Meta(ge=0, le=2**31)]
+LineNumber = Annotated[int, Meta(ge=0, le=2**31)]
 Extent = Annotated[int, Meta(ge=0, le=2**31)]
 
 
@@ -25,7 +25,7 @@ class _Placed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     file: str
     """Source file, relative to the rootdir where it is inside."""
-    line: Line
+    line: LineNumber
     """Line in it, from 1."""
 
     @property
@@ -63,7 +63,7 @@ class Note(_Placed, frozen=True, kw_only=True):
 class SpillLine(_Placed, frozen=True, kw_only=True):
     """A line of the source whose code moves values between registers and local memory."""
 
-    instructions: Count
+    instructions: Total
     """Local loads and stores that come from it."""
 
 
@@ -75,24 +75,24 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Blocks, in up to three dimensions."""
     times: Annotated[int, Meta(ge=1, le=2**40)] = 1
     """How often the case launches exactly this."""
-    code_bytes: Count
+    code_bytes: Total
     threads: Positive | None = None
     """Threads per block."""
     ctas: Positive | None = None
     """Thread blocks per cluster."""
     registers: Small | None = None
     """Registers per thread."""
-    stack_bytes: Count | None = None
+    stack_bytes: Total | None = None
     """Local memory on the stack of each thread: where spilled registers go."""
-    local_bytes: Count | None = None
+    local_bytes: Total | None = None
     """Further local memory of each thread."""
-    static_shared_bytes: Count | None = None
+    static_shared_bytes: Total | None = None
     """Shared memory per block that the compiler laid out, without the 1 KiB that the system takes of it."""
-    dynamic_shared_bytes: Count | None = None
+    dynamic_shared_bytes: Total | None = None
     """Shared memory per block that the launch asks for in addition."""
-    instruction_count: Count | None = None
+    instruction_count: Total | None = None
     """Instructions of the machine code, not weighted by how often they run."""
-    instructions: Mapping[str, Mapping[str, Count]] | None = None
+    instructions: Mapping[str, Mapping[str, Total]] | None = None
     """How many of each instruction, by class: {"tensor_core": {"HGMMA": 16}, "local_load": {"LDL": 4}}."""
     executed: Mapping[str, Executed] | None = None
     """What all blocks of a launch execute together, as `interpreter.executed` counts and names it."""

@@ -37,7 +37,7 @@ class Launches:
         return before, after
 
 
-Rule: TypeAlias = Callable[[Launches], Iterator[Change]]
+StaticRule: TypeAlias = Callable[[Launches], Iterator[Change]]
 
 
 # -- what is used at all: one launch, or several together -----------------------------------------------
@@ -88,7 +88,7 @@ def copies(launches: Launches) -> Iterator[Change]:
         yield _used_change(name, Effect.BETTER if after else Effect.WORSE, before, after)
 
 
-USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, copies)
+USE_RULES: tuple[StaticRule, ...] = (spills, tensor_cores, copies)
 """Of any number of launches on either side."""
 
 
@@ -152,7 +152,7 @@ def instruction_mix(launches: Launches) -> Iterator[Change]:
             yield different(title, *texts)
 
 
-LAUNCH_RULES: tuple[Rule, ...] = (
+LAUNCH_RULES: tuple[StaticRule, ...] = (
     *USE_RULES,
     blocks_per_multiprocessor,
     other_facts,

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_cutile.compiler import pretend_gpu
 from pytest_cutile.spec import Case
-from pytest_cutile.speed.measure.timing import Launch
+from pytest_cutile.speed.measure.timing import LaunchFunction
 from pytest_cutile.tensors.seeded import MakeTensor
 from pytest_cutile.tensors.trees import named_tensors
 from studies.running.study import Contender
@@ -56,7 +56,7 @@ def _offered(suite_name: str, case_name: str) -> Sequence[str]:
 
 
 def _peer(suite: Suite, case: Case, name: str) -> Contender:
-    def bind(*args: Any, **kwargs: Any) -> Launch:
+    def bind(*args: Any, **kwargs: Any) -> LaunchFunction:
         has_tilegym()
         launch: Any = suite.peers(kwargs or args, dict(case.params))[name]
         return launch  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
-from pytest_cutile.speed.measure.timing import Launch, Measurement, Timer, Uncapturable
+from pytest_cutile.speed.measure.timing import LaunchFunction, Measurement, Timer, Uncapturable
 from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
 from pytest_cutile.tensors.trees import map_tensors
 from studies.running.files import ROWS, read_record, store_record, write_pages
@@ -321,7 +321,7 @@ def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, sustained: boo
 class _BoundCall(Call):
     """Calls a contender, of which `function` is `Contender.on`."""
 
-    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
+    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> LaunchFunction:
         launch: Any = self.function(*arguments)
         return launch  # type: ignore[no-any-return]
 

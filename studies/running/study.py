@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.speed.measure.timing import Launch, Measurement, Regime
+from pytest_cutile.speed.measure.timing import LaunchFunction, Measurement, Regime
 from tools.gpu_runs.agreement import describe_difference
 
 
@@ -28,12 +28,12 @@ class Contender:
     The gate's bounds then follow from this spec, for a peer too."""
     missing: str = ""
     """Why it cannot be timed here; empty if it can."""
-    bind: Callable[..., Launch] | None = None
+    bind: Callable[..., LaunchFunction] | None = None
     """Takes the same arguments, and returns a launch on them: what it does by itself is not timed."""
     difference: Callable[[Any, Any, Any], str | None] = describe_difference
     """Of a peer: says how a result differs from what is expected, given the inputs; None if it agrees."""
 
-    def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
+    def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LaunchFunction:
         """Return the launch on some arguments."""
         return partial(self.launch, *args, **kwargs) if self.bind is None else self.bind(*args, **kwargs)
 

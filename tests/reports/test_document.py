@@ -4,10 +4,10 @@ import pytest
 
 from pytest_cutile.quantities import format_time
 from pytest_cutile.reports.document import (
-    Block,
     Code,
     Column,
     Document,
+    DocumentBlock,
     Facts,
     Overflow,
     Paragraph,
@@ -66,13 +66,16 @@ def test_long_lines_are_wrapped_clipped_or_kept():
 
 
 def test_rows_and_paragraphs_keep_their_tone():
-    blocks: list[Block] = [Paragraph("fine", tone=Tone.GOOD), Table([Column("a")], [Row(("b",), Tone.BAD)])]
+    blocks: list[DocumentBlock] = [
+        Paragraph("fine", tone=Tone.GOOD),
+        Table([Column("a")], [Row(("b",), Tone.BAD)]),
+    ]
     assert [line.tone for line in render_lines(blocks) if line.text in ("fine", "b")] == [Tone.GOOD, Tone.BAD]
 
 
 def test_control_characters_reach_neither_terminal_nor_page():
     evil = "\x1b[31mred\nnext\x07"
-    blocks: list[Block] = [
+    blocks: list[DocumentBlock] = [
         Paragraph(evil),
         Facts([(evil, [evil])]),
         Code(evil),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pytest_cutile.settings import RUN_VARIABLE, SHARERS_VARIABLE
-from pytest_cutile.speed.measure.timing import Launch, Timer, Uncapturable
+from pytest_cutile.speed.measure.timing import LaunchFunction, Timer, Uncapturable
 from tools.comparison.gpu_access import GpuAccess, guard_cutile, guard_inductor
 from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_exactly, describe_difference
@@ -120,9 +120,9 @@ class _Ready:
     """Which it is."""
     case: Prepared
     """With its arguments."""
-    ours: Launch
+    ours: LaunchFunction
     """Our launch, which is right."""
-    peers: dict[str, Launch]
+    peers: dict[str, LaunchFunction]
     """The others, warm."""
     differs: dict[str, str]
     """How the results of some differ."""
@@ -140,7 +140,7 @@ def _prepare(timer: Timer, without: Sequence[str], job: Job) -> _Ready:
     expected = ours()
     missing: dict[str, str] = dict.fromkeys(without, "left out on the command line")
     differs: dict[str, str] = {}
-    peers: dict[str, Launch] = {}
+    peers: dict[str, LaunchFunction] = {}
     try:
         offered = case.suite.peers(case.inputs, dict(case.case.params))
     except Exception as error:  # noqa: BLE001 - our own figures are worth having without them
@@ -162,7 +162,7 @@ def _prepare(timer: Timer, without: Sequence[str], job: Job) -> _Ready:
     return _Ready(job=job, case=case, ours=ours, peers=peers, differs=differs, missing=missing)
 
 
-def _warm_up(launch: Launch, expected: Any, case: Prepared) -> str | None:
+def _warm_up(launch: LaunchFunction, expected: Any, case: Prepared) -> str | None:
     """Run a peer as often as it needs to be ready; return how its result differs."""
     result = None
     for _ in range(WARM_UP_CALLS):
@@ -196,8 +196,8 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
     import torch
 
     case, missing = ready.case, dict(ready.missing)
-    lanes: dict[str, Launch] = {}
-    on_stream: dict[str, Launch] = {}
+    lanes: dict[str, LaunchFunction] = {}
+    on_stream: dict[str, LaunchFunction] = {}
     for name, launch in ready.peers.items():
         try:
             captured = _can_be_captured(timer, launch)
@@ -240,7 +240,7 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
     }
 
 
-def _can_be_captured(timer: Timer, launch: Launch) -> bool:
+def _can_be_captured(timer: Timer, launch: LaunchFunction) -> bool:
     """Say whether a graph can be made of a launch, which is timed for a trial.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Device, Launch, Timer
+from pytest_cutile.speed.measure.timing import Device, LaunchFunction, Timer
 
 FLUSH_BYTES = 256 << 20
 """Several times any L2 cache."""
@@ -45,7 +45,7 @@ class StreamTimer(Timer):
 
         return torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
-    def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+    def time_block(self, launches: Sequence[LaunchFunction]) -> Sequence[Sequence[float]]:
         """Return the times of each launch in microseconds."""
         import torch
 

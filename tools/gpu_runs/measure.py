@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.timing import Block, Launch, Measurement, Timer
+from pytest_cutile.speed.measure.timing import Block, LaunchFunction, Measurement, Timer
 from pytest_cutile.statistics import median, relative_spread
 
 MakeTimer: TypeAlias = Callable[[], Timer]
@@ -53,7 +53,7 @@ def environment_of(timer: Timer) -> dict[str, str]:
 
 def time_interleaved(
     timer: Timer,
-    launches: Sequence[Launch],
+    launches: Sequence[LaunchFunction],
     inputs: Any,
     *,
     blocks: int = MOST_BLOCKS,

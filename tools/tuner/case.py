@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Launch, Timer, TimingError
+from pytest_cutile.speed.measure.timing import LaunchFunction, Timer, TimingError
 from tools.gpu_runs.agreement import check_exactly
 from tools.gpu_runs.gpu_state import guarded, release_memory
 from tools.gpu_runs.measure import (
@@ -48,7 +48,7 @@ class Lane:
 
     config: Any
     """The configuration; None: the committed one, where the launcher does not say which it is."""
-    launch: Launch
+    launch: LaunchFunction
     """Launches it."""
     committed: bool = False
     """Whether it is what the launcher chooses by itself."""

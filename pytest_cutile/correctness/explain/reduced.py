@@ -19,7 +19,7 @@ from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.tensors.trees import map_tensors, named_tensors, tensors_in
 
-Change: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
+DimensionChange: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
 """Changes a dimension of a tensor."""
 _CHOICES = 8
 """Ways to choose one of several dimensions of that size in each argument, that are tried."""
@@ -63,7 +63,7 @@ def find_reduced(output: WrongOutput, call: ReferenceCall, size: int) -> list[st
     return []
 
 
-def _changes(size: int) -> Iterator[tuple[str, str, Change]]:
+def _changes(size: int) -> Iterator[tuple[str, str, DimensionChange]]:
     """Yield what may have happened, in words, how it reads the other way round, and inputs changed so."""
     seen = set()
     for tile in _TILES:
@@ -90,7 +90,7 @@ def _pad(longer: int, tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cat((tensor, tensor.new_zeros(more)), dim)
 
 
-def _changed(call: ReferenceCall, size: int, change: Change) -> Iterator[ReferenceCall]:
+def _changed(call: ReferenceCall, size: int, change: DimensionChange) -> Iterator[ReferenceCall]:
     """Yield the call with a dimension of that size changed in each argument; which one is tried."""
     arguments = tensors_in((call.args, call.kwargs))
     dims: list[list[int | None]] = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Launch
+from pytest_cutile.speed.measure.timing import LaunchFunction
 from pytest_cutile.verdicts import Reason
 
 
@@ -30,6 +30,6 @@ class Call:
     def __call__(self) -> object:
         return self.function(*self.args, **self.kwargs)
 
-    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
+    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> LaunchFunction:
         args, kwargs = arguments
         return functools.partial(self.function, *args, **kwargs)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Launch, Uncapturable
+from pytest_cutile.speed.measure.timing import LaunchFunction, Uncapturable
 
 
 def capture(record: Callable[[], None], *, pool: Any = None) -> Any:
@@ -42,7 +42,7 @@ def events(count: int) -> list[Any]:
     return [new_event() for _ in range(count)]
 
 
-def time_once(launch: Launch) -> float:
+def time_once(launch: LaunchFunction) -> float:
     """Return the time of one launch that is not captured, in microseconds, the host's part included."""
     import torch
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from pytest_cutile.gpu.nvml import Load
 from pytest_cutile.speed.measure import graphs
-from pytest_cutile.speed.measure.timing import Block, Launch, Skipped, Sustained
+from pytest_cutile.speed.measure.timing import Block, LaunchFunction, Skipped, Sustained
 from pytest_cutile.statistics import median
 
 REPLAY_US = 20_000.0
@@ -109,7 +109,7 @@ class Series:
 # -- graphs -------------------------------------------------------------------------------------------
 
 
-def make_lanes(launches: Sequence[Sequence[Launch]]) -> list[Lane]:
+def make_lanes(launches: Sequence[Sequence[LaunchFunction]]) -> list[Lane]:
     """Capture a graph for each kernel. They share memory for outputs, since they run one after the other."""
     lanes: list[Lane] = []
     for copies in launches:
@@ -120,7 +120,7 @@ def make_lanes(launches: Sequence[Sequence[Launch]]) -> list[Lane]:
     return lanes
 
 
-def _make_lane(copies: Sequence[Launch], us: float, pool: Any) -> Lane:
+def _make_lane(copies: Sequence[LaunchFunction], us: float, pool: Any) -> Lane:
     """Capture a graph of launches that take `us` each; the host's part of a short launch may be in it."""
     count = launches_of(us)
     lane = _captured(copies, count, pool)
@@ -132,7 +132,7 @@ def launches_of(us: float) -> int:
     return max(1, min(MOST_LAUNCHES, round(REPLAY_US / us)))
 
 
-def _captured(copies: Sequence[Launch], count: int, pool: Any) -> Lane:
+def _captured(copies: Sequence[LaunchFunction], count: int, pool: Any) -> Lane:
     def record() -> None:
         for index in range(count):
             copies[index % len(copies)]()

@@ -23,7 +23,7 @@ from pytest_cutile.speed.measure.reference_workload import REFERENCE_WORKLOADS
 from pytest_cutile.speed.measure.timing import (
     LONGEST_BURST_US,
     Device,
-    Launch,
+    LaunchFunction,
     ReferenceWorkload,
     Skipped,
     Sustained,
@@ -124,7 +124,7 @@ class CudaGraphTimer(Timer):
         """Make the reference workload for kernels limited by `bound`; return None if GPU memory is short."""
         return REFERENCE_WORKLOADS[bound]()
 
-    def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+    def time_block(self, launches: Sequence[LaunchFunction]) -> Sequence[Sequence[float]]:
         nvml.keep_loaded()  # it is asked after every placement
         rounds = self._rounds(launches)
         self._backward = not self._backward
@@ -175,7 +175,7 @@ class CudaGraphTimer(Timer):
         self._futile_waits = 0
 
     def time_sustained(
-        self, launches: Sequence[Sequence[Launch]], *, always: bool = False
+        self, launches: Sequence[Sequence[LaunchFunction]], *, always: bool = False
     ) -> Sustained | Skipped:
         import torch
 
@@ -196,7 +196,7 @@ class CudaGraphTimer(Timer):
         """Return how long a replay with these launches keeps the GPU busy, the flushes included."""
         return (sum(times_us) + len(times_us) * self._flush_us) * 1e-6
 
-    def _rounds(self, launches: Sequence[Launch]) -> int:
+    def _rounds(self, launches: Sequence[LaunchFunction]) -> int:
         """Return the number of rounds in one replay, and warm the launches up.
 
         Raises:
@@ -227,7 +227,7 @@ class CudaGraphTimer(Timer):
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         return torch.empty(max(FLUSH_FACTOR * l2_bytes, 1 << 26), dtype=torch.int8, device="cuda")
 
-    def _capture(self, launches: Sequence[Launch]) -> tuple[Any, list[tuple[Any, Any]]]:
+    def _capture(self, launches: Sequence[LaunchFunction]) -> tuple[Any, list[tuple[Any, Any]]]:
         import torch
 
         flush = self._flush_buffer

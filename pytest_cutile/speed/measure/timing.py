@@ -31,7 +31,7 @@ from pytest_cutile.statistics import (
     trimmed_mean,
 )
 
-Launch: TypeAlias = Callable[[], object]
+LaunchFunction: TypeAlias = Callable[[], object]
 
 NOISE_LIMIT = 0.10
 """Largest spread of samples, as a fraction of their median, that a pass or a baseline may rest on."""
@@ -77,7 +77,7 @@ class ReferenceWorkload:
 
     name: str
     """What it is, with its library's version: times of differently named workloads are not compared."""
-    launch: Launch
+    launch: LaunchFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ class Timer(ABC):
         return 0.0
 
     @abstractmethod
-    def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+    def time_block(self, launches: Sequence[LaunchFunction]) -> Sequence[Sequence[float]]:
         """Return the GPU times of each launch in bursts, in microseconds, a few dozen samples at most.
 
         Interleave the launches, so that they run at the same clocks. The first is the current kernel. A
@@ -186,7 +186,7 @@ class Timer(ABC):
         """
 
     def time_sustained(
-        self, launches: Sequence[Sequence[Launch]], *, always: bool = False
+        self, launches: Sequence[Sequence[LaunchFunction]], *, always: bool = False
     ) -> Sustained | Skipped:
         """Time each kernel launch after launch, long enough for power and clock to settle.
 
