@@ -91,6 +91,10 @@ class Record(_Checked, frozen=True, kw_only=True):
     reason: str = ""
     """Text of `--reason`."""
 
+    def __post_init__(self) -> None:
+        if self.moved == "accepted" and not self.reason:
+            raise ValueError("it was accepted without a reason")
+
     @property
     def code(self) -> str:
         """What names its code: one name for what several machines recorded of one kernel."""

@@ -38,7 +38,7 @@ def names(records: tuple[Record, ...]) -> list[str]:
     ],
 )
 def test_the_anchor_is_the_last_record_that_moved_it(moves, anchor):
-    of = entry(*(record(day, 40.0, moved=moved) for day, moved in enumerate(moves, start=1)))
+    of = entry(*(record(day, 40.0, moved=moved, reason="x") for day, moved in enumerate(moves, start=1)))
     found = anchor_of(of)
     assert found is not None
     assert found.session == anchor
@@ -75,7 +75,7 @@ def test_of_two_branches_that_made_a_kernel_faster_the_faster_is_the_anchor(gain
 def test_a_branch_does_not_move_the_anchor_to_a_slower_kernel(branch, anchor):
     def step(day, compared_with, moved, change):
         changes = {"burst": PairedChange(value=change, low=change, high=change)}
-        of = record(day, 40.0, fingerprint=f"code {day}", anchor=compared_with, moved=moved)
+        of = record(day, 40.0, fingerprint=f"code {day}", anchor=compared_with, moved=moved, reason="x")
         return replace(of, changes=changes)
 
     main = [
@@ -142,7 +142,7 @@ def test_a_new_gpu_is_compared_with_the_mean_over_gpus():
 
 
 def test_times_before_the_anchor_and_of_other_work_are_left_out():
-    records = [record(1, 10.0), record(2, moved="accepted"), record(3, 1.0), record(4, 80.0)]
+    records = [record(1, 10.0), record(2, moved="accepted", reason="x"), record(3, 1.0), record(4, 80.0)]
     records[2] = replace(records[2], work=OTHER_WORK)
     assert stored(baselines({"k[c]": entry(*records)})).us == pytest.approx(80.0)
 

@@ -204,6 +204,7 @@ def bad(old: str, new: str, text: str = GOOD) -> str:
         ),
         (bad('"bytes": 100000000.0', f'"bytes": {"9" * 400}'), "work / bytes': Number out of range"),
         (bad('"bytes"', '"byte"'), ENTRY + " / records / 0 / work': Object contains unknown field `byte`"),
+        (bad('"reason": "exact division"', '"reason": ""'), "records / 0': it was accepted without a reason"),
         (bad('"accepted"', '"yes"'), ENTRY + " / records / 0 / moved': Expected `str` matching regex"),
         (
             bad('"burst": {', '"sprint": {'),
