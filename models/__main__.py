@@ -56,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     one.add_argument("--prompt", type=positive, metavar="N", help="tokens of each prompt")
     one.add_argument("--tokens", type=positive, metavar="N", help="new tokens for each prompt")
     one.add_argument("--rounds", type=positive, metavar="N", help=f"generations that count ({ROUNDS})")
-    names = [each.name for each in contenders()]
+    names = [contender.name for contender in contenders()]
     one.add_argument("--only", type=_names, metavar="NAME,...", help=f"some of {', '.join(names)}")
     one.add_argument(
         "--quick",
@@ -82,9 +82,13 @@ def bench(options: argparse.Namespace) -> int:
 
     has_gpu, place = torch.cuda.is_available(), on_gpu(options.model)
     chosen = [
-        each
-        for each in contenders()
-        if (each.name in options.only if options.only else not (options.quick and each.slow_to_start))
+        contender
+        for contender in contenders()
+        if (
+            contender.name in options.only
+            if options.only
+            else not (options.quick and contender.slow_to_start)
+        )
     ]
     shape = shape_of(options)
     gpu = torch.cuda.get_device_name() if has_gpu else "cpu"
@@ -165,14 +169,14 @@ def environment(*, has_gpu: bool) -> dict[str, str]:
         from pytest_cutile.gpu.nvml import find_gpu
         from pytest_cutile.speed.measure.timer import CudaGraphTimer
 
-        found = environment_of(CudaGraphTimer(find_gpu()))
+        facts = environment_of(CudaGraphTimer(find_gpu()))
     else:
-        found = {"gpu": f"none, interpreted for {INTERPRETED_ARCH}", "torch": metadata.version("torch")}
-    return {**found, "transformers": metadata.version("transformers")}
+        facts = {"gpu": f"none, interpreted for {INTERPRETED_ARCH}", "torch": metadata.version("torch")}
+    return {**facts, "transformers": metadata.version("transformers")}
 
 
 def _names(text: str) -> list[str]:
-    known = [each.name for each in contenders()]
+    known = [contender.name for contender in contenders()]
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")

@@ -93,7 +93,7 @@ def run_bench(
             with suppress(Exception), contender.active(model):
                 pass
     for contender in contenders:
-        cache = next((each.generation.cache for each in running if not each.contender.dynamic), None)
+        cache = next((run.generation.cache for run in running if not run.contender.dynamic), None)
         made = _prepare(model, record, contender, prompt, clock, cache=cache, graphs=graphs)
         if made is not None:
             running.append(made)
@@ -103,17 +103,17 @@ def run_bench(
         store(record)
     _compare_logits(running)
     for number in range(rounds):
-        for each in running if number % 2 == 0 else running[::-1]:
-            if each.has_failed:
+        for run in running if number % 2 == 0 else running[::-1]:
+            if run.has_failed:
                 continue
-            _run_round(model, record, each, clock)
-            for row in each.rows:
+            _run_round(model, record, run, clock)
+            for row in run.rows:
                 if len(row.rounds) > number:
                     say(f"  round {number + 1} of {rounds}: {line_of(row, shape)}")
             store(record)
-    for each in running if profiled else ():
-        if not each.has_failed:
-            _profile(model, record, each)
+    for run in running if profiled else ():
+        if not run.has_failed:
+            _profile(model, record, run)
             store(record)
     return record
 
@@ -220,13 +220,13 @@ def _profile(model: PreTrainedModel, record: Record, running: _Running) -> None:
 
 def _compare_logits(running: Sequence[_Running]) -> None:
     """Compare the logits of the first new token with the reference contender's."""
-    reference = next((each.logits for each in running if each.contender.name == REFERENCE), None)
-    for each in running:
-        if reference is not None and each.logits is not None:
-            kl, top1 = divergence(reference, each.logits)
-            for row in each.rows:
+    reference = next((run.logits for run in running if run.contender.name == REFERENCE), None)
+    for run in running:
+        if reference is not None and run.logits is not None:
+            kl, top1 = divergence(reference, run.logits)
+            for row in run.rows:
                 row.kl, row.top1 = kl, top1
-        each.logits = None
+        run.logits = None
 
 
 def divergence(reference: torch.Tensor, logits: torch.Tensor) -> tuple[float, float]:

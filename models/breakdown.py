@@ -55,7 +55,9 @@ class Breakdown:
         """Shares of the GPU's time and of launches that this project's kernels have."""
         ours = [kernel for kernel in self.kernels if kernel.is_ours]
         calls = self.calls
-        return sum(each.share for each in ours), sum(each.calls for each in ours) / calls if calls else 0.0
+        return sum(kernel.share for kernel in ours), sum(
+            kernel.calls for kernel in ours
+        ) / calls if calls else 0.0
 
 
 def break_down(runs: Iterable[KernelRun], *, repeats: int = 1, names: Iterable[str] = ()) -> Breakdown:
@@ -110,7 +112,7 @@ def kernel_names() -> tuple[str, ...]:
     """Return the names of all kernels' functions in `kernels/`."""
     import kernels
 
-    modules = [import_module(f"kernels.{each.name}") for each in pkgutil.iter_modules(kernels.__path__)]
+    modules = [import_module(f"kernels.{module.name}") for module in pkgutil.iter_modules(kernels.__path__)]
     return tuple(sorted({name for module in modules for name, _ in inspect.getmembers(module, _is_kernel)}))
 
 

@@ -74,20 +74,20 @@ class Row:
 
     @property
     def first_token_s(self) -> float:
-        return median([each.first_token_s for each in self.rounds])
+        return median([round_.first_token_s for round_ in self.rounds])
 
     @property
     def token_ms(self) -> float:
         """Time per token: the median over rounds of the median step."""
-        return median([median(each.step_ms) for each in self.rounds])
+        return median([median(round_.step_ms) for round_ in self.rounds])
 
     def rate(self, shape: Shape) -> float:
         """Return tokens per second, the median of the rounds."""
-        return median([each.tokens_per_s(shape) for each in self.rounds])
+        return median([round_.tokens_per_s(shape) for round_ in self.rounds])
 
     def spread(self, shape: Shape) -> float:
         """Return half the range of the rounds' tokens per second, as a fraction of their median."""
-        rates = [each.tokens_per_s(shape) for each in self.rounds]
+        rates = [round_.tokens_per_s(shape) for round_ in self.rounds]
         return (max(rates) - min(rates)) / 2 / median(rates)
 
 

@@ -105,8 +105,8 @@ def kernel_cells(breakdown: Breakdown, most: int = KERNELS_SHOWN) -> list[tuple[
         for kernel in breakdown.kernels[:most]
     ]
     if rest := breakdown.kernels[most:]:
-        ms, calls = sum(each.ms for each in rest), sum(each.calls for each in rest)
-        share = sum(each.share for each in rest)
+        ms, calls = sum(kernel.ms for kernel in rest), sum(kernel.calls for kernel in rest)
+        share = sum(kernel.share for kernel in rest)
         shown.append((f"{len(rest)} others", f"{calls:g}", f"{ms:.4g}", format_share(share), ""))
     return [*shown, ("all", f"{breakdown.calls:g}", f"{breakdown.ms:.4g}", "", "")]
 
@@ -125,13 +125,13 @@ KERNEL_TITLES = ("kernel", "calls", "ms", "share", "")
 
 def breakdowns(record: Record) -> dict[str, Breakdown]:
     """Return what was profiled by title: one prefill, or one decode step."""
-    found = {}
+    profiles = {}
     for row in record.measured:
         if row.prefill is not None:
-            found[f"{row.title}: prefill, {row.mode.value}"] = row.prefill
+            profiles[f"{row.title}: prefill, {row.mode.value}"] = row.prefill
         if row.decode is not None:
-            found[f"{row.title}: one decode step, {row.mode.value}"] = row.decode
-    return {title: breakdown for title, breakdown in found.items() if breakdown.kernels}
+            profiles[f"{row.title}: one decode step, {row.mode.value}"] = row.decode
+    return {title: breakdown for title, breakdown in profiles.items() if breakdown.kernels}
 
 
 def coverage_lines(record: Record) -> list[str]:
@@ -231,8 +231,8 @@ def as_csv(record: Record) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(titles)
     for row in record.measured:
-        for number, each in enumerate(row.rounds, 1):
-            figures = (each.tokens_per_s(record.shape), each.first_token_s, median(each.step_ms))
+        for number, round_ in enumerate(row.rounds, 1):
+            figures = (round_.tokens_per_s(record.shape), round_.first_token_s, median(round_.step_ms))
             writer.writerow([row.contender, row.mode.value, number, *figures, row.peak_bytes])
     return text.getvalue()
 
@@ -286,7 +286,7 @@ def plot(record: Record) -> str:
 
 
 def _line(row: Row) -> PlottedLine:
-    steps: Sequence[tuple[float, ...]] = [*zip(*(each.step_ms for each in row.rounds), strict=False)]
+    steps: Sequence[tuple[float, ...]] = [*zip(*(round_.step_ms for round_ in row.rounds), strict=False)]
     dots = [
         Dot(x=number, y=median(times), title=f"{row.key}, token {number}: {median(times):.4g} ms")
         for number, times in enumerate(steps, 2)

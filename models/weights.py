@@ -204,17 +204,18 @@ def _build(
     else:
         if Path(weights).is_absolute() and not Path(weights).is_dir():
             raise ValueError(f"there is no folder {weights}")
-        found = transformers.AutoConfig.from_pretrained(weights)
-        if found.model_type != config.model_type:
+        stored_config = transformers.AutoConfig.from_pretrained(weights)
+        if stored_config.model_type != config.model_type:
             raise ValueError(
-                f"{weights} is of the architecture {found.model_type}, but {name} is {config.model_type}"
+                f"{weights} is of the architecture {stored_config.model_type}, "
+                f"but {name} is {config.model_type}"
             )
-        refuse_quantised(found)
-        refuse_another_size(found, config, weights, name)
+        refuse_quantised(stored_config)
+        refuse_another_size(stored_config, config, weights, name)
         refuse_dtypes(Path(weights))
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             weights,
-            config=found,
+            config=stored_config,
             dtype=dtype,
             attn_implementation=attn_implementation,
             output_loading_info=True,
@@ -237,10 +238,10 @@ def refuse_quantised(config: Any) -> None:
         )
 
 
-def refuse_another_size(found: Any, config: Any, weights: str, name: str) -> None:
+def refuse_another_size(stored_config: Any, config: Any, weights: str, name: str) -> None:
     """Raise ValueError if a configuration is not of the size of the model `name`."""
     for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-        got, expected = getattr(found, field), getattr(config, field)
+        got, expected = getattr(stored_config, field), getattr(config, field)
         if got != expected:
             raise ValueError(f"{weights} is not {name}: its {field} is {got}, not {expected}")
 

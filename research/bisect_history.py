@@ -59,9 +59,9 @@ def main() -> int:
         done = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, text=True)
         seconds = time.perf_counter() - began
     print(done.stdout)
-    found = f"first bad commit: {commits[WORSE - 1][:7]}" in done.stdout
-    print(f"{'found' if found else 'MISSED'}: commit {WORSE} of {COMMITS}, in {seconds:.0f} s")
-    return 0 if found else 1
+    is_found = f"first bad commit: {commits[WORSE - 1][:7]}" in done.stdout
+    print(f"{'found' if is_found else 'MISSED'}: commit {WORSE} of {COMMITS}, in {seconds:.0f} s")
+    return 0 if is_found else 1
 
 
 if __name__ == "__main__":

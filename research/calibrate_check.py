@@ -95,7 +95,7 @@ def main() -> int:
             continue
         used = energy = slope = 0.0
         alarmed = []
-        found = dict.fromkeys(workload.bugs, 0)
+        kills = dict.fromkeys(workload.bugs, 0)
         for seed in range(options.first_seed, options.first_seed + 10 * options.seeds, 10):
             for name, kernel in workload.honest.items():
                 report = check(workload, kernel, seed)
@@ -105,19 +105,19 @@ def main() -> int:
                     used = max(used, report.worst_error)
                     energy, slope = max(energy, report.energy), max(slope, report.slope)
             for name, kernel in workload.bugs.items():
-                found[name] += check(workload, kernel, seed) is None
+                kills[name] += check(workload, kernel, seed) is None
         tried = options.seeds * len(workload.honest)
-        missed = [f"{name} {hits}/{options.seeds}" for name, hits in found.items() if hits < options.seeds]
-        complete = len(found) - len(missed)
+        missed = [f"{name} {hits}/{options.seeds}" for name, hits in kills.items() if hits < options.seeds]
+        complete = len(kills) - len(missed)
         alarm = f"  FALSE ALARM: {', '.join(sorted(set(alarmed)))}" if alarmed else ""
         ratios = f"{used:>6.3f} {energy:>6.3f} {slope:>6.3f}"
         print(
-            f"{workload.name:<52} {len(alarmed):>3} /{tried:>4} {ratios} {complete:>3} /{len(found):>3}  "
+            f"{workload.name:<52} {len(alarmed):>3} /{tried:>4} {ratios} {complete:>3} /{len(kills):>3}  "
             f"{', '.join(missed)}{alarm}".rstrip(),
             flush=True,
         )
         alarms, honest = alarms + len(alarmed), honest + tried
-        killed, bugs = killed + complete, bugs + len(found)
+        killed, bugs = killed + complete, bugs + len(kills)
     seconds = time.perf_counter() - started
     summary = f"false alarms {alarms} of {honest}; bugs killed with every seed {killed} of {bugs}"
     print(f"{summary}; {seconds:.0f} s")

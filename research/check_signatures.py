@@ -55,14 +55,16 @@ def _outcome(derive: Any, kernel: Any, args: tuple[Any, ...]) -> Any:
 def _differences(derived: Any, real: Any) -> list[str]:
     if isinstance(derived, type) or isinstance(real, type):
         return [] if derived is real else [f"derived {derived}", f"launch  {real}"]
-    found = [
+    differences = [
         f"parameter {index}: derived {mine}\n{'':>16}launch  {theirs}"
         for index, (mine, theirs) in enumerate(zip(derived.parameters, real.parameters, strict=True))
         if mine != theirs
     ]
     if derived.calling_convention.code != real.calling_convention.code:
-        found.append(f"convention: derived {derived.calling_convention}, launch {real.calling_convention}")
-    return found
+        differences.append(
+            f"convention: derived {derived.calling_convention}, launch {real.calling_convention}"
+        )
+    return differences
 
 
 def main() -> int:
@@ -78,11 +80,11 @@ def main() -> int:
     different = 0
     for name, kernel, args in cases:
         derived = _outcome(derive_signature, kernel, args)
-        found = _differences(derived, _outcome(_signature_of_launch, kernel, args))
-        different += bool(found)
+        differences = _differences(derived, _outcome(_signature_of_launch, kernel, args))
+        different += bool(differences)
         kind = f"refused: {derived.__name__}" if isinstance(derived, type) else "signature"
-        print(f"{'DIFFERS' if found else 'agrees':8} {name:48} {kind}")
-        for line in found:
+        print(f"{'DIFFERS' if differences else 'agrees':8} {name:48} {kind}")
+        for line in differences:
             print(f"{'':8} {line}")
     print(
         f"{len(cases)} launches, {different} differ: torch {torch.__version__}, "

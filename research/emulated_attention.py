@@ -67,7 +67,7 @@ def attention(
 
     def inputs(seed: int) -> tuple[Any, ...]:
         sizes = (spread, spread, 1.0)  # of q, k, v
-        made = (make_tensor((1, 2, s, d), "float32", device="cpu", seed=seed + each) for each in range(3))
+        made = (make_tensor((1, 2, s, d), "float32", device="cpu", seed=seed + offset) for offset in range(3))
         return tuple(cast(x * size, getattr(torch, kind)) for x, size in zip(made, sizes, strict=True))
 
     def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

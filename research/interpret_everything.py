@@ -188,7 +188,7 @@ def _answer_for_driver(arch: str) -> None:
     ) -> KernelSignature:
         parameters = derive_signature(kernel, tuple(kernel_args)).parameters
         if calling_convention.version < _STATIC_SHAPES_SINCE:
-            parameters = [_without_static_shape(each) for each in parameters]
+            parameters = [_without_static_shape(parameter) for parameter in parameters]
         signature = KernelSignature(parameters, calling_convention, symbol)
         if symbol is None:
             signature = signature.with_mangled_symbol(kernel._annotated_function.pyfunc.__name__)  # noqa: SLF001

@@ -88,8 +88,8 @@ class Comparison:
             return f"{text} {self.elements:8}"
         nan = f", {self.nan_here_only} NaN on one side" if self.nan_here_only else ""
         first = "; ".join(
-            f"{each['inputs']} -> {each['gpu']} GPU, {each['interpreted']} interpreted"
-            for each in self.examples[:2]
+            f"{example['inputs']} -> {example['gpu']} GPU, {example['interpreted']} interpreted"
+            for example in self.examples[:2]
         )
         return (
             f"{text} {self.elements:8}, {self.different} differ by at most {self.largest_ulps:g} ulp "
@@ -133,11 +133,11 @@ def compare(
                 comparison.largest_error_of_rms, float(distance.max() / rms)
             )
     for place in differs.nonzero().reshape(-1)[: _SHOWN - len(comparison.examples)].tolist():
-        matching = [each.reshape(-1) for each in inputs if each.numel() == gpu.numel()]
+        matching = [tensor.reshape(-1) for tensor in inputs if tensor.numel() == gpu.numel()]
         comparison.examples.append(
             {
                 "place": str(place),
-                "inputs": ", ".join(str(_number(each[place])) for each in matching),
+                "inputs": ", ".join(str(_number(tensor[place])) for tensor in matching),
                 "gpu": str(_number(gpu[place])),
                 "interpreted": str(_number(interpreted[place])),
             }
@@ -192,13 +192,13 @@ def launch(example: Example, inputs: Sequence[torch.Tensor], device: str) -> lis
     """Launch an example with copies of `inputs` on a device; return what it wrote, on the CPU."""
     import cuda.tile as ct
 
-    arguments = [each.clone().to(device) for each in inputs]
+    arguments = [tensor.clone().to(device) for tensor in inputs]
     results = [
         torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for shape, dtype in example.outputs
     ]
     stream = torch.cuda.current_stream() if device == "cuda" else 0
     ct.launch(stream, example.grid, example.kernel, (*arguments, *results, *example.constants))
-    return [each.cpu() for each in results]
+    return [tensor.cpu() for tensor in results]
 
 
 def _interpret(arch: str, run: Run) -> Run:
@@ -230,7 +230,9 @@ def tasks_for(arch: str, options: argparse.Namespace) -> list[Task]:
         for case in spec.cases
         if not case.speed and case.runs_on(arch)
     ]
-    of_operations = [Task(kernel=False, name=each.operation, dtype=each.dtype) for each in all_examples()]
+    of_operations = [
+        Task(kernel=False, name=example.operation, dtype=example.dtype) for example in all_examples()
+    ]
     asked = (
         *(() if options.operations_only else of_kernels),
         *(() if options.kernels_only else of_operations),
@@ -242,7 +244,7 @@ def start_comparing(number: int, *, devices: Sequence[int], arch: str) -> Handle
     """Prepare a process that compares, on one of `devices`, or interprets twice if there are none."""
     use_one_of(devices, number)
     make_tensor.GENERATED_ON_CPU = sys.maxsize  # both get the same inputs, however large
-    examples = {(each.operation, each.dtype): each for each in all_examples()}
+    examples = {(example.operation, example.dtype): example for example in all_examples()}
     specs = {spec.name: spec for spec in declared()}
 
     def do(task: Task) -> Comparison:
@@ -285,7 +287,7 @@ def of_case(spec: KernelSpec, name: str, arch: str, *, self_test: bool) -> Compa
     def run() -> list[torch.Tensor]:
         args, kwargs = make_arguments(spec, case, device="cuda", seed_text=case.name)
         result = spec.launch(*args, **kwargs)
-        return [each.cpu() for each in (result if isinstance(result, tuple | list) else (result,))]
+        return [tensor.cpu() for tensor in (result if isinstance(result, tuple | list) else (result,))]
 
     interpreted = _interpret(arch, run)
     return judge(spec.name, case.name, interpreted if self_test else run, interpreted, ())
@@ -313,7 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
                 "device": device,
                 "arch": arch,
                 "torch": torch.__version__,
-                "comparisons": [{"verdict": each.verdict, **asdict(each)} for each in comparisons],
+                "comparisons": [
+                    {"verdict": comparison.verdict, **asdict(comparison)} for comparison in comparisons
+                ],
             }
             write_document(options.json, content)
 
@@ -328,12 +332,15 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
             if len(comparisons) % _WRITTEN_EVERY == 0:
                 write()
     write()
-    counts = Counter(each.verdict for each in comparisons)
+    counts = Counter(comparison.verdict for comparison in comparisons)
     print(
         f"{len(comparisons)} of {len(tasks)} compared: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     )
-    seconds = (sum(each.gpu_s for each in comparisons), sum(each.interpreter_s for each in comparisons))
+    seconds = (
+        sum(comparison.gpu_s for comparison in comparisons),
+        sum(comparison.interpreter_s for comparison in comparisons),
+    )
     print(
         f"{time.monotonic() - begun:.0f} s; of all processes: GPU, with compilation {seconds[0]:.0f} s, "
         f"interpreter {seconds[1]:.0f} s"

@@ -43,8 +43,8 @@ def published_files() -> list[SpeedBaselines]:
     for figure in GENERATIONS:
         entries[figure.gpu][figure.key] = _generation_entry(figure)
     return [
-        SpeedBaselines(arch=SPECIFICATIONS[gpu].arch, gpu=gpu, entries=found)
-        for gpu, found in entries.items()
+        SpeedBaselines(arch=SPECIFICATIONS[gpu].arch, gpu=gpu, entries=of_gpu)
+        for gpu, of_gpu in entries.items()
     ]
 
 

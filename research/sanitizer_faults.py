@@ -34,7 +34,7 @@ def main() -> int:
     """Run all; return the exit status."""
     wrong = 0
     for name, case, tool, text in FAULTS:
-        (mutant,) = (each for each in MUTANTS if each.name == name)
+        (mutant,) = (candidate for candidate in MUTANTS if candidate.name == name)
         with tempfile.TemporaryDirectory() as folder:
             plant(mutant, Path(folder))
             output = run(Path(folder), mutant.kernel, case, tool)

@@ -161,24 +161,30 @@ class Workbench:
         """Trace a variant and start to compile it."""
         launch = self.launcher(variant)
         launches = record_launches(lambda: launch(self.make_inputs()), self._arch)
-        jobs = [export(each, self._arch) for each in launches]
+        jobs = [export(recorded, self._arch) for recorded in launches]
         return [
-            Compilation(launch=each, job=job, compiling=compiler.submit(job))
-            for each, job in zip(launches, jobs, strict=True)
+            Compilation(launch=recorded, job=job, compiling=compiler.submit(job))
+            for recorded, job in zip(launches, jobs, strict=True)
         ]
 
 
 def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseFacts:
     """Wait for a variant, and read what it was compiled to."""
-    compiling = [each.compiling for each in compilations]
+    compiling = [compilation.compiling for compilation in compilations]
     inspected = [future.result() for future in inspector.submit(compiling)]
     codes = [digest_code(future.result().cubin, future.result().symbol) for future in compiling]
     return CaseFacts(
-        fingerprint=digest_launches(zip(codes, [each.launch for each in compilations], strict=True)),
+        fingerprint=digest_launches(
+            zip(codes, [compilation.launch for compilation in compilations], strict=True)
+        ),
         source="",
         launches=tuple(
-            structs.replace(facts, grid=each.launch.grid, executed=count_executed(each.job, each.launch))
-            for (facts, _), each in zip(inspected, compilations, strict=True)
+            structs.replace(
+                facts,
+                grid=compilation.launch.grid,
+                executed=count_executed(compilation.job, compilation.launch),
+            )
+            for (facts, _), compilation in zip(inspected, compilations, strict=True)
         ),
     )
 

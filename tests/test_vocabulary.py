@@ -41,6 +41,8 @@ SHARED_NAMES = {
 """Names of two classes or aliases. The list is to get shorter: who searches a name wants one definition."""
 PRONOUNS = {"found", "each", "told", "those"}
 """Names of variables that leave open what the variable holds."""
+CODE = ("pytest_cutile", "models", "studies", "research", "tools", "kernels", "examples")
+"""The folders whose variables are named by nouns."""
 DATA = (".json", ".jsonl", ".lock", ".svg", ".webp")
 
 
@@ -95,7 +97,8 @@ def _types(node: ast.stmt) -> "Iterator[str]":
 def test_a_variable_is_named_by_a_noun():
     uses = [
         f"{file.relative_to(ROOT)}:{line}: {name!r}"
-        for file in (ROOT / "pytest_cutile").rglob("*.py")
+        for folder in CODE
+        for file in (ROOT / folder).rglob("*.py")
         for name, line in _variables(ast.parse(file.read_text(encoding="utf-8")))
         if name in PRONOUNS
     ]
@@ -103,9 +106,11 @@ def test_a_variable_is_named_by_a_noun():
 
 
 def _variables(tree: ast.Module) -> "Iterator[tuple[str, int]]":
-    """Yield the name and the line of each assigned variable and each parameter."""
+    """Yield the name and the line of each assigned variable, each assigned attribute and each parameter."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
         elif isinstance(node, ast.arg):
             yield node.arg, node.lineno

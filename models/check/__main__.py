@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             report.run()
             wrong += report.wrong
             torch.cuda.empty_cache()
-    for each in wrong:
-        print(f"WRONG: {each}")
+    for line in wrong:
+        print(f"WRONG: {line}")
     return 1 if wrong else 0
 
 
@@ -81,7 +81,7 @@ class Report:
         self.name, self.weights, self.options, self.has_gpu = name, weights, options, has_gpu
         self.wrong: list[str] = []
         """What is wrong, or raised, in a line each."""
-        self.found: dict[str, Any] = {
+        self.results: dict[str, Any] = {
             "model": name,
             "gpu": torch.cuda.get_device_name() if has_gpu else f"none, interpreted for {INTERPRETED_ARCH}",
             "torch": torch.__version__,
@@ -98,13 +98,13 @@ class Report:
             yield
         except Exception as error:  # noqa: BLE001 - the other parts are of use, too
             traceback.print_exc()
-            self.found[f"{name}_error"] = said = f"{type(error).__name__}: {error}"[:2000]
+            self.results[f"{name}_error"] = said = f"{type(error).__name__}: {error}"[:2000]
             self.wrong.append(f"{self.name}, {name}: {said}")
-        self.found[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
-        (self.options.out / f"check-{self.name}.json").write_text(json.dumps(self.found, indent=1))
+        self.results[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
+        (self.options.out / f"check-{self.name}.json").write_text(json.dumps(self.results, indent=1))
 
     def run(self) -> None:
-        print(f"{self.name} on {self.found['gpu']}", flush=True)
+        print(f"{self.name} on {self.results['gpu']}", flush=True)
         model = None
         with self.part("build"):
             model = build(self.name, weights=self.weights, device="cuda")
@@ -115,12 +115,12 @@ class Report:
         tokens = torch.randint(0, model.config.vocab_size, shape, generator=generator).to(model.device)
         prompt, kernels = self.options.prompt, {}
         with self.part("kernels"), apply(model) as replaced:
-            self.found["replaced"] = dict(replaced.counts)
+            self.results["replaced"] = dict(replaced.counts)
             for cache in ("dynamic", "static"):
                 kernels[cache] = run_steps(model, tokens, prompt, static=cache == "static")
         if self.has_gpu:
             with self.part("graph"), apply(model):
-                self.found["graph_is_the_same"] = is_same = self.replay(model, tokens)
+                self.results["graph_is_the_same"] = is_same = self.replay(model, tokens)
                 if not is_same:
                     self.wrong.append(f"{self.name}: a replayed graph gives other logits than eager steps")
         with self.part("layers"):
@@ -129,7 +129,7 @@ class Report:
             exact, honest = run_exactly(model, tokens, prompt), run_honestly(model, tokens, prompt)
             for cache, logits in kernels.items():
                 checks = check_whole(exact, honest, logits)
-                self.found[f"whole_{cache}"] = [
+                self.results[f"whole_{cache}"] = [
                     {**asdict(check), "allowed_kl": check.allowed_kl, "is_right": check.is_right}
                     for check in checks
                 ]
@@ -144,7 +144,7 @@ class Report:
         with apply(model), record(model, layers, loud_ends=True) as calls:
             run_steps(model, tokens[:1, : prompt + 1], prompt, static=True)
         checks: list[dict[str, Any]] = []
-        self.found["layers"] = checks
+        self.results["layers"] = checks
         for check in check_layers(model, calls):
             worst = None if check.report is None else check.report.worst_error
             checks.append(

@@ -91,7 +91,7 @@ class PhaseCheck:
 
     @property
     def least_top1(self) -> float:
-        share, count = min(each.top1 for each in self.honest.values()), self.kernels.positions
+        share, count = min(divergence.top1 for divergence in self.honest.values()), self.kernels.positions
         spread = (max(share * (1 - share), 1 / count) / count) ** 0.5
         return max(0.0, share - TOP1_SIGMAS * spread)
 

@@ -158,12 +158,16 @@ def unchanged_record(
     environment: Mapping[str, str],
 ) -> Record | None:
     """Return the newest record since the anchor of this code, work and environment; None if there is none."""
-    kind = (work, fingerprint, environment)
-    alike = [record for record in since_anchor(entry) if fingerprint and _kind(baselines, record) == kind]
+    conditions = (work, fingerprint, environment)
+    alike = [
+        record
+        for record in since_anchor(entry)
+        if fingerprint and _conditions(baselines, record) == conditions
+    ]
     return alike[-1] if alike else None
 
 
-def _kind(baselines: SpeedBaselines, record: Record) -> tuple[Work, str, Mapping[str, str]]:
+def _conditions(baselines: SpeedBaselines, record: Record) -> tuple[Work, str, Mapping[str, str]]:
     return record.work, record.fingerprint, baselines.sessions[record.session].environment
 
 
@@ -281,9 +285,9 @@ def _with_lasting_runs(baselines: SpeedBaselines, entry: Entry) -> set[str]:
 def _needed_without_runs(baselines: SpeedBaselines, entry: Entry) -> set[str]:
     """Return the sessions of the anchor, and of the newest record of each kind after it."""
     current = _from_anchor(entry)
-    needed, kinds = {record.session for record in current[:1]}, []
+    needed, keys = {record.session for record in current[:1]}, []
     for record in reversed(current):
-        if (kind := (record.compared_with, _kind(baselines, record))) not in kinds:
-            kinds.append(kind)
+        if (key := (record.compared_with, _conditions(baselines, record))) not in keys:
+            keys.append(key)
             needed.add(record.session)
     return needed

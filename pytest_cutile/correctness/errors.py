@@ -28,9 +28,9 @@ def with_facts(text: str, *facts: str) -> str:
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 
-    def __init__(self, message: str, *, kind: Reason = Reason.WRONG_VALUES) -> None:
+    def __init__(self, message: str, *, reason: Reason = Reason.WRONG_VALUES) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.reason = reason
         """What is wrong, as a reason code."""
 
     def on_launch(self, which: str) -> None:

@@ -172,7 +172,7 @@ def _failure(error: Exception) -> dict[str, Any]:
     match error:
         case KernelMismatch():
             return {
-                "reason": error.kind,
+                "reason": error.reason,
                 "detail": message,
                 "clarity": error.clarity,
                 "wrong_share": error.wrong_share,

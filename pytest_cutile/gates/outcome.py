@@ -85,9 +85,9 @@ class GateOutcome(AbstractContextManager[None]):
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise GateFailed(NO_TORCH, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
-            kind = f"{error.kind}: " if isinstance(error, KernelFault) else ""
+            prefix = f"{error.kind}: " if isinstance(error, KernelFault) else ""
             notes = getattr(error, "__notes__", ())
-            failure = GateFailed(kind + with_facts(f"{error}", *notes), pytrace=False)
+            failure = GateFailed(prefix + with_facts(f"{error}", *notes), pytrace=False)
             failure.errors, failure.call = getattr(error, "errors", None), self.call
             failure.raised = error.__cause__
             raise failure from None

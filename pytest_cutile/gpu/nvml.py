@@ -129,8 +129,8 @@ class _Gpu:
         clock, default = self.clock("ApplicationsClock"), self.clock("DefaultApplicationsClock")
         return (clock, default) if clock and default else (None, None)
 
-    def pids(self, kind: str) -> list[int]:
-        return [process.pid for process in self.ask(f"{kind}RunningProcesses") or []]
+    def pids(self, context_type: str) -> list[int]:
+        return [process.pid for process in self.ask(f"{context_type}RunningProcesses") or []]
 
     def compute_pids(self) -> list[int]:
         pids, clients = self.pids("Compute"), self.pids("MPSCompute")

@@ -59,17 +59,17 @@ class TimeLeft:
         """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or if nothing is left."""
         from pytest_cutile.quantities import counted
 
-        kinds = Counter(list(self._left.values()))
-        if not kinds or any(len(self._seconds[kind]) < ENOUGH_TESTS for kind in kinds):
+        tests_left = Counter(list(self._left.values()))
+        if not tests_left or any(len(self._seconds[gate]) < ENOUGH_TESTS for gate in tests_left):
             return ""
         seconds = 0.0
-        for kind, count in kinds.items():
+        for gate, count in tests_left.items():
             # Without the longest: the first one waits for what all of them need.
-            _, *usual = sorted(self._seconds[kind], reverse=True)
+            _, *usual = sorted(self._seconds[gate], reverse=True)
             seconds += count * sum(usual) / len(usual)
         seconds /= self.processes
         shown = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1):.0f} s"  # noqa: PLR2004
-        return f", about {shown} for the other {counted(kinds.total(), 'test')}"
+        return f", about {shown} for the other {counted(tests_left.total(), 'test')}"
 
 
 class StatusLine:

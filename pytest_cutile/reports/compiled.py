@@ -100,7 +100,10 @@ def _resources(launch: LaunchFacts, arch: str) -> dict[str, str]:
     }
     if launch.ctas not in (None, 1):
         cells["thread blocks per cluster"] = str(launch.ctas)
-    cells |= {title: or_unknown(launch.count(kind)) for kind, (title, _) in CLASSES.items()}
+    cells |= {
+        title: or_unknown(launch.count(instruction_class))
+        for instruction_class, (title, _) in CLASSES.items()
+    }
     if products := tensor_core_text(launch):
         cells[CLASSES["tensor_core"][0]] = products
     return cells

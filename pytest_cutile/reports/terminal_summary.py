@@ -158,11 +158,11 @@ def _change(result: StaticResult, run: RunOutcome) -> str:
     return words.get(result.verdict, "")
 
 
-def _passed(cases: Iterable[CaseRow], kind: type[Result]) -> str:
+def _passed(cases: Iterable[CaseRow], result_type: type[Result]) -> str:
     """Return how many cases pass a gate, on all architectures: "3", "2 of 3", or "3, 1 not measured"."""
     verdicts: dict[str, set[Verdict]] = defaultdict(set)
     for case in cases:
-        verdicts[case.name] |= {result.verdict for result in case.results if isinstance(result, kind)}
+        verdicts[case.name] |= {result.verdict for result in case.results if isinstance(result, result_type)}
     known = [*filter(None, verdicts.values())]
     count = known.count({Verdict.PASS})
     unknown = sum(

@@ -31,7 +31,7 @@ from pytest_cutile.speed.decide import (
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.statistics import median_of_known
 
-Kind = TypeVar("Kind", bound="Comparison")
+_Comparison = TypeVar("_Comparison", bound="Comparison")
 TimeOf: TypeAlias = Callable[[Measurement, Regime], float | None]
 """Returns a kernel's time per launch in a regime, in us; None where it was not measured."""
 
@@ -54,9 +54,9 @@ class Comparison(ABC):
     environment_changes: Sequence[str] = ()
     """What differs between the environments of the stored times and of today."""
 
-    def _as(self, kind: type[Kind], **fields: Any) -> Kind:
-        """Return a comparison of class `kind` with the same anchor and stored times."""
-        return kind(
+    def _as(self, comparison_type: type[_Comparison], **fields: Any) -> _Comparison:
+        """Return a comparison of class `comparison_type` with the same anchor and stored times."""
+        return comparison_type(
             rule=self.rule,
             anchor=self.anchor,
             stored=self.stored,

@@ -76,15 +76,15 @@ def write_message(path: Path, message: object) -> None:
     unfinished.rename(path)
 
 
-def read_message(path: Path, kind: type[_Message]) -> _Message | None:
+def read_message(path: Path, message_type: type[_Message]) -> _Message | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(path.read_bytes(), type=message_type)
     except FileNotFoundError:
         return None
 
 
-def take_message(path: Path, kind: type[_Message]) -> _Message | None:
-    message = read_message(path, kind)
+def take_message(path: Path, message_type: type[_Message]) -> _Message | None:
+    message = read_message(path, message_type)
     if message is not None:
         path.unlink()
     return message

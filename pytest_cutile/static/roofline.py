@@ -156,10 +156,10 @@ def _product_us(counts: Mapping[str, int], gpu: Platform, rates: Mapping[str, in
     us = 0.0
     for name, flops in counts.items():
         if name.startswith("mma "):
-            kind = _PRODUCT_TYPES.get(name.removeprefix("mma "), "float16")
-            tflops = gpu.dense_tflops.get(kind)
+            dtype = _PRODUCT_TYPES.get(name.removeprefix("mma "), "float16")
+            tflops = gpu.dense_tflops.get(dtype)
             if tflops is None:  # no tensor cores for it: by FP64 or FP32 units
-                share = rates["fp64"] / rates["fp32"] if kind == "float64" else 1.0
+                share = rates["fp64"] / rates["fp32"] if dtype == "float64" else 1.0
                 tflops = gpu.dense_tflops["float32"] * share
             us += flops / (tflops * 1e6)
     return us

@@ -47,8 +47,8 @@ class Mutant:
         Raises:
             DoesNotApply: `old` is not in it exactly once.
         """
-        if (found := text.count(self.old)) != 1:
-            raise DoesNotApply(f"{self.name}: {self.path} holds {self.old!r} {found} times, not once")
+        if (count := text.count(self.old)) != 1:
+            raise DoesNotApply(f"{self.name}: {self.path} holds {self.old!r} {count} times, not once")
         return text.replace(self.old, self.new)
 
 

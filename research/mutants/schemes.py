@@ -54,7 +54,7 @@ def passes_twice_eager(outputs: Outputs, expected: Outputs, eager: Outputs | Non
     for out, y, pt in zip(outputs, expected, eager, strict=True):
         if not out.numel():
             continue
-        worst, allowed = (float((each.double() - y.double()).abs().max()) for each in (out, pt))
+        worst, allowed = (float((result.double() - y.double()).abs().max()) for result in (out, pt))
         if not worst <= 2 * allowed:  # NaN is not
             return False
     return True
@@ -79,4 +79,4 @@ def as_eager(inputs: Any) -> Any:
     if not narrow:
         return inputs
     lowest = min(narrow, key=lambda kind: kind.itemsize)
-    return map_tensors(lambda each: each.to(lowest) if each.dtype.is_floating_point else each, inputs)
+    return map_tensors(lambda tensor: tensor.to(lowest) if tensor.dtype.is_floating_point else tensor, inputs)

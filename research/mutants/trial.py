@@ -82,24 +82,24 @@ def _try(expected: dict[tuple[str, str], Expected], trial: Trial) -> dict[str, A
     (folder / "pytest.ini").write_text(INI, encoding="utf-8")
     spec_module.SHARES = trial.shares
     plant(trial.mutant, folder)
-    found: dict[str, Any] = {"digests": {}, "schemes": {name: {} for name in (*SCHEMES, COMPARISON, GATE)}}
+    findings: dict[str, Any] = {"digests": {}, "schemes": {name: {} for name in (*SCHEMES, COMPARISON, GATE)}}
     device = "cpu" if trial.arch is not None else "cuda"
     if not trial.gate_only:
         # First without any guard: what breaks the GPU's context would fail in any test.
         with _imported(folder):
-            _judge_outputs(trial, expected, found)
-        _save(folder, found)
+            _judge_outputs(trial, expected, findings)
+        _save(folder, findings)
         raise_if_broken(device, BROKE)
     with _imported(folder):
-        found["schemes"][GATE] = _run_gate(trial, folder)
-    _save(folder, found)
+        findings["schemes"][GATE] = _run_gate(trial, folder)
+    _save(folder, findings)
     raise_if_broken(device, BROKE)
     release_memory()
-    return found
+    return findings
 
 
-def _save(folder: Path, found: Mapping[str, Any]) -> None:
-    (folder / FOUND).write_text(json.dumps(found), encoding="utf-8")
+def _save(folder: Path, findings: Mapping[str, Any]) -> None:
+    (folder / FOUND).write_text(json.dumps(findings), encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ class _Watching:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self.found: dict[str, str | None] = {}
+        self.outcomes: dict[str, str | None] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """Leave the trial's cases."""
@@ -144,8 +144,8 @@ class _Watching:
         """Take down the outcome of a case; one that fails with any of its inputs has failed."""
         report = yield
         name = item.task.case.name
-        if call.when == "call" and not report.skipped and self.found.get(name) is None:
-            self.found[name] = None if call.excinfo is None else _shortened(call.excinfo.value)
+        if call.when == "call" and not report.skipped and self.outcomes.get(name) is None:
+            self.outcomes[name] = None if call.excinfo is None else _shortened(call.excinfo.value)
         return report
 
 
@@ -177,7 +177,7 @@ def _run_gate(trial: Trial, folder: Path) -> dict[str, str | None]:
         status = pytest.main(command, plugins=[watching])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status!r}:\n{(folder / 'pytest.log').read_text()[-2000:]}")
-    return watching.found
+    return watching.outcomes
 
 
 def _is_asked(trial: Trial, case: Case) -> bool:
@@ -204,14 +204,14 @@ class Expected:
 
 
 def _judge_outputs(
-    trial: Trial, expected: dict[tuple[str, str], Expected], found: dict[str, dict[str, Any]]
+    trial: Trial, expected: dict[tuple[str, str], Expected], findings: dict[str, dict[str, Any]]
 ) -> None:
     """Launch without any guard, as others' tests do, and judge the outputs by every scheme."""
     spec: KernelSpec = importlib.import_module(f"kernels.{trial.kernel}").SPEC
     with _device(trial):
         for case in spec.cases:
             if _is_asked(trial, case) and (trial.arch is None or case.runs_on(trial.arch)):
-                _judge_case(trial, spec, case, expected, found)
+                _judge_case(trial, spec, case, expected, findings)
 
 
 @contextlib.contextmanager
@@ -236,18 +236,18 @@ def _judge_case(
     spec: KernelSpec,
     case: Case,
     expected: dict[tuple[str, str], Expected],
-    found: dict[str, dict[str, Any]],
+    findings: dict[str, dict[str, Any]],
 ) -> None:
     from pytest_cutile.tensors.trees import map_tensors, named_tensors
 
-    schemes = found["schemes"]
+    schemes = findings["schemes"]
     try:
         args, kwargs = _arguments(trial, spec, case)
         outputs = spec.launch(*args, **kwargs)
         tensors = [tensor for _, tensor in named_tensors(outputs, "")]
-        found["digests"][case.name] = _digest(tensors)
+        findings["digests"][case.name] = _digest(tensors)
     except Exception as error:  # noqa: BLE001 - whatever a bug does: any test would have failed
-        found["digests"][case.name] = ""
+        findings["digests"][case.name] = ""
         for name in (*SCHEMES, COMPARISON):
             schemes[name][case.name] = _shortened(error)
         return
@@ -301,10 +301,10 @@ def _expect(spec: KernelSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _rounded(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return exact values in the dtype of an output; 8-bit floats saturate."""
-    found = format_of(like.dtype)
-    if found is None:
+    target = format_of(like.dtype)
+    if target is None:
         return y.to(like.device)
-    return round_to(y, found, saturate=found.saturates).to(like.device)
+    return round_to(y, target, saturate=target.saturates).to(like.device)
 
 
 def _digest(tensors: Sequence[torch.Tensor]) -> str:

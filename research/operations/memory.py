@@ -44,8 +44,8 @@ def gather_kernel(x, where, out, n: ct.Constant[int]):
 def gather_masked_kernel(x, where, out, n: ct.Constant[int]):
     i = ct.bid(0)
     index = ct.load(where, (i,), (n,))
-    found = ct.gather(x, index % 500, mask=index % 3 == 0, padding_value=3, check_bounds=False)
-    ct.store(out, (i,), found)
+    tile = ct.gather(x, index % 500, mask=index % 3 == 0, padding_value=3, check_bounds=False)
+    ct.store(out, (i,), tile)
 
 
 @ct.kernel
@@ -94,8 +94,8 @@ def advanced_store_kernel(x, out, n: ct.Constant[int]):
 def raw_memory_kernel(x, out, n: ct.Constant[int]):
     i = ct.bid(0)
     at = ct.arange(n, dtype=ct.int32) + i * n
-    found = x.get_raw_memory().load_offset(at, mask=at % 2 == 0, padding_value=9)
-    out.get_raw_memory().store_offset(at, found, mask=at % 5 != 0)
+    tile = x.get_raw_memory().load_offset(at, mask=at % 2 == 0, padding_value=9)
+    out.get_raw_memory().store_offset(at, tile, mask=at % 5 != 0)
 
 
 def atomic_rmw(name: str) -> Any:

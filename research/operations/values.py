@@ -49,10 +49,10 @@ def values(dtype: str, count: int = COUNT) -> torch.Tensor:
         edges = torch.cat([powers, -powers, powers - 1, 1 - powers, torch.tensor([low, high, low + 1])])
         edges = edges.to(bits).view(kind)
         ordinary = torch.randint(-20, 20, (count // 2,), generator=generator).to(bits).view(kind)
-    found = random.view(bits).clone()
-    found[-len(ordinary) :] = ordinary.view(bits)
-    found[: len(edges)] = edges.view(bits)[:count]
-    return found.view(kind)
+    patterns = random.view(bits).clone()
+    patterns[-len(ordinary) :] = ordinary.view(bits)
+    patterns[: len(edges)] = edges.view(bits)[:count]
+    return patterns.view(kind)
 
 
 @cache

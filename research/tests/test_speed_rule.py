@@ -23,19 +23,19 @@ def test_nothing_to_simulate_is_a_wrong_command_line(capsys, option, number):
 
 @pytest.mark.parametrize("regime", [*Regime])
 def test_a_large_slowdown_is_caught_in_a_simulated_suite(regime):
-    found = speed_rule.slowed(random.Random(1), 24, noise=NOISE, regime=regime, slowdown=0.15)
-    assert found["regression"]
+    outcome = speed_rule.slowed(random.Random(1), 24, noise=NOISE, regime=regime, slowdown=0.15)
+    assert outcome["regression"]
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_a_clean_simulated_suite_passes(paired):
-    found = speed_rule.clean(random.Random(2), 24, noise=NOISE, paired=paired, stored=True)
-    assert not found["fails"]
+    outcome = speed_rule.clean(random.Random(2), 24, noise=NOISE, paired=paired, stored=True)
+    assert not outcome["fails"]
 
 
 def test_a_creep_is_stopped():
-    found = speed_rule.creep(random.Random(3), 24, noise=NOISE, regime=Regime.BURST, step=0.01)
-    assert found["at"] <= 0.03
+    outcome = speed_rule.creep(random.Random(3), 24, noise=NOISE, regime=Regime.BURST, step=0.01)
+    assert outcome["at"] <= 0.03
 
 
 def test_scenarios_have_names_of_their_own():

@@ -244,8 +244,8 @@ without tiles, with all settings of `kernels/fmha.py`, persistent blocks among t
 
 def tile_times(record: Record, n: int) -> dict[str, float]:
     """Return the time of each setting of tiles and warps at a length, in microseconds."""
-    found = {contender.name: record.find(contender.name, case_of(n).name) for contender in TILED}
-    return {name.removeprefix("tiles "): row.headline.us for name, row in found.items() if row is not None}
+    rows = {contender.name: record.find(contender.name, case_of(n).name) for contender in TILED}
+    return {name.removeprefix("tiles "): row.headline.us for name, row in rows.items() if row is not None}
 
 
 def regime_map(record: Record) -> str:
@@ -288,8 +288,8 @@ def _line(
     name: str = "",
     **of_case: Any,
 ) -> PlottedLine:
-    found = [(n, record.find(contender.name, case_of(n, **of_case).name)) for n in lengths_of(record)]
-    values = [(n, value(row)) for n, row in found if row]
+    rows = [(n, record.find(contender.name, case_of(n, **of_case).name)) for n in lengths_of(record)]
+    values = [(n, value(row)) for n, row in rows if row]
     dots = [Dot(x=n, y=y, title=f"{contender.name}, {n}: {y:.4g}") for n, y in values if y]
     return PlottedLine(name=name or _short(contender), dots=dots)
 

@@ -63,8 +63,8 @@ def lengths_of(record: Record) -> list[int]:
 
 def rows_at(record: Record, length: int) -> list[tuple[Contender, TimedRow]]:
     """Return what was timed at a length, in the order of `CONTENDERS`."""
-    found = [(contender, record.find(contender.name, sequence(length).name)) for contender in CONTENDERS]
-    return [(contender, row) for contender, row in found if row is not None]
+    rows = [(contender, record.find(contender.name, sequence(length).name)) for contender in CONTENDERS]
+    return [(contender, row) for contender, row in rows if row is not None]
 
 
 def common_regime(record: Record, length: int) -> Regime:
@@ -170,9 +170,12 @@ def _speedup_table(record: Record, regime: Regime) -> str:
     lines = []
     for length in lengths_of(record):
         values, best = speedups(record, length, regime), best_step(record, length, regime)
-        cells = (f"{values[each.name]:.3f}" if each.name in values else "-" for each in CONTENDERS[1:])
+        cells = (
+            f"{values[contender.name]:.3f}" if contender.name in values else "-"
+            for contender in CONTENDERS[1:]
+        )
         lines.append((f"{length}", *cells, f"{best[0]} ({best[1]:.3f})" if best else "-"))
-    return markdown(("length", *(each.name for each in CONTENDERS[1:]), "best step"), lines)
+    return markdown(("length", *(contender.name for contender in CONTENDERS[1:]), "best step"), lines)
 
 
 def _length_table(record: Record, length: int) -> str:

@@ -77,14 +77,14 @@ def ratios(record: Record, kernel: str, peer: str, regime: Regime) -> dict[str, 
 
     Ratios that scatter too much are left out.
     """
-    found: dict[str, float] = {}
+    by_case: dict[str, float] = {}
     for row in record.rows:
         timing = row.timing(regime)
         if row.kernel != kernel or not row.contender.startswith(peer) or timing is None:
             continue
         if timing.speedup and error_of(timing) <= LARGEST_ERROR:
-            found[row.case] = min(1 / timing.speedup, found.get(row.case, float("inf")))
-    return found
+            by_case[row.case] = min(1 / timing.speedup, by_case.get(row.case, float("inf")))
+    return by_case
 
 
 def error_of(timing: Timing) -> float:

@@ -259,7 +259,7 @@ the difference of kernels, timers and L2 states, and are no scaling of the hardw
 def _published() -> Iterator[tuple[str, ...]]:
     for ratio in RATIOS:
         yield ratio.title, ratio.metric, "-", "-", format_ratio(ratio.ratio)
-    generated = {(each.kernel, each.gpu): each.tokens_per_s for each in GENERATIONS}
+    generated = {(generation.kernel, generation.gpu): generation.tokens_per_s for generation in GENERATIONS}
     for kernel, title in (("qwen2-7b", "cuTile"), ("qwen2-7b_naive", "PyTorch")):
         one, other = generated[kernel, GB10], generated.get((kernel, B300))
         figures = (f"{one}", f"{other}", format_ratio(other / one)) if other else (f"{one}", "-", "-")

@@ -40,7 +40,8 @@ def read_record(file: Path, new: AnyRecord) -> AnyRecord:
     except msgspec.MsgspecError as error:
         raise SystemExit(f"{file}: {error}; move it away, or choose another --output") from error
     before, current = (
-        {"study": each.study, "--quick": f"{each.quick}", **each.environment} for each in (stored, new)
+        {"study": record.study, "--quick": f"{record.quick}", **record.environment}
+        for record in (stored, new)
     )
     differing = [
         f"{name} {before.get(name, 'none')} (now {current.get(name, 'none')})"

@@ -108,7 +108,10 @@ def compared(row: Row, gpu_name: str, counters: KernelCounters) -> CountedRow:
         predictions = [
             predict(gpu, row.case.params, copies=copies, one_in=walker.one_in) for copies in (1, 2)
         ]
-        missed = [(each.turning if walker.turning else each.in_order).missed for each in predictions]
+        missed = [
+            (prediction.turning if walker.turning else prediction.in_order).missed
+            for prediction in predictions
+        ]
     return CountedRow(
         key=row.key,
         case=row.case.name,
@@ -226,7 +229,7 @@ def _line(row: Row, outcome: CountedRow | str) -> str:
     if isinstance(outcome, str):
         return f"{row.key}: NOT COUNTED: {outcome}"
     read, predicted = outcome.counters["dram__bytes_read.sum"], outcome.predicted_missed_l2
-    said = ["-" if each is None else f"{each / 1e6:.0f} MB" for each in (read, predicted)]
+    said = ["-" if size is None else f"{size / 1e6:.0f} MB" for size in (read, predicted)]
     return f"{row.key}: {said[0]} from memory, {said[1]} predicted"
 
 

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for spread in SPREADS:
             for turning in (False, True):
                 walk = Walk(heads=1, n=n, d=128, blocks=H100_BLOCKS, turning=turning)
-                made = [
+                launches = [
                     drift(walk, l2_bytes=H100_L2_BYTES, spread=spread, seed=seed)
                     for seed in range(SEEDS if spread else 1)
                 ]
@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         f"{n}",
                         f"{spread:.1%}",
                         "turning" if turning else "in order",
-                        _range([each.read for each in made]),
-                        _range([each.missed for each in made]),
+                        _range([launch.read for launch in launches]),
+                        _range([launch.missed for launch in launches]),
                     )
                 )
     print(aligned(("keys", "spread", "", "read, MB", "missed, MB"), lines))
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _range(values: list[float]) -> str:
-    low, high = (f"{each / 1e6:.0f}" for each in (min(values), max(values)))
+    low, high = (f"{value / 1e6:.0f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

@@ -115,7 +115,7 @@ class Prediction:
     def most_speedup(self) -> float:
         """Speed-up if no load overlapped with a product: loads that overlap gain less by missing less."""
         slow, fast = (
-            self.compute_s + each.missed / self.bytes_per_s for each in (self.in_order, self.turning)
+            self.compute_s + traffic.missed / self.bytes_per_s for traffic in (self.in_order, self.turning)
         )
         return slow / fast
 

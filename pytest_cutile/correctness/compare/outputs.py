@@ -204,5 +204,5 @@ def _check_width(outs: Mapping[str, torch.Tensor], terms: Terms, title: str) -> 
                 f"{title} in dtype: {name} is {dtype}, floating inputs are 64 bits wide\n"
                 f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
                 "where it rounds intermediate results",
-                kind=Reason.OTHER_STRUCTURE,
+                reason=Reason.OTHER_STRUCTURE,
             )

@@ -37,7 +37,7 @@ def pair_outputs(
     if {name: out.shape for name, out in left.items()} != {name: out.shape for name, out in right.items()}:
         got, expected = describe(outputs), describe(exact)
         raise KernelMismatch(
-            f"{title} in structure or shape: {got} instead of {expected}", kind=Reason.OTHER_STRUCTURE
+            f"{title} in structure or shape: {got} instead of {expected}", reason=Reason.OTHER_STRUCTURE
         )
     _compare_others(outputs, exact, title)
     for name, out in left.items():
@@ -70,7 +70,7 @@ def _compare_others(outputs: Any, exact: Any, title: str) -> None:
             raise KernelMismatch(
                 f"{title} in what is no tensor, and has to be equal: "
                 f"{name} is {got!r}, expected {expected!r}",
-                kind=Reason.OTHER_STRUCTURE,
+                reason=Reason.OTHER_STRUCTURE,
             )
 
 

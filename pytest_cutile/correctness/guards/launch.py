@@ -109,7 +109,7 @@ class GuardedLauncher:
         first = self.kept(outputs)
         again = self.kept(self.relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
-            raise KernelMismatch(f"{self.name}: {unwritten}", kind=Reason.UNWRITTEN)
+            raise KernelMismatch(f"{self.name}: {unwritten}", reason=Reason.UNWRITTEN)
         if have_same_bits(first, again):
             return again, True
         if self._has_redzones and self._depends_on_redzones(first, again):
@@ -121,7 +121,7 @@ class GuardedLauncher:
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
                 "it is read out of bounds",
-                kind=Reason.OUT_OF_BOUNDS,
+                reason=Reason.OUT_OF_BOUNDS,
             )
         return again, False
 
@@ -219,12 +219,12 @@ class GuardedLauncher:
         for device in {tensor.device for tensor in tensors_in(outputs) if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
         wrong = [*allocations.violations(outputs), *inputs.violations()]
-        kind = Reason.OUT_OF_BOUNDS if wrong else Reason.CHANGED_INPUT
+        reason = Reason.OUT_OF_BOUNDS if wrong else Reason.CHANGED_INPUT
         change, changed = _first_change(inputs, outputs)
         wrong += [change] * bool(change)
         if wrong:
             text = "\n".join(f"{self.name} {violation}" for violation in wrong)
-            mismatch = KernelMismatch(text, kind=kind)
+            mismatch = KernelMismatch(text, reason=reason)
             mismatch.changed = changed
             raise mismatch
         for tensor in tensors_in(outputs):
@@ -267,7 +267,7 @@ class GuardedLauncher:
                 raise KernelMismatch(
                     f"{self.name} never wrote {name}, which writes=[{argument!r}] says that it overwrites\n"
                     f"if it only may change it, say so with mutates=[{argument!r}]",
-                    kind=Reason.UNWRITTEN,
+                    reason=Reason.UNWRITTEN,
                 )
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:

@@ -29,8 +29,8 @@ def pages() -> jinja2.Environment:
     )
     environment.globals["style"] = Markup(text_of("page.css"))  # noqa: S704 - ours
     environment.tests |= {
-        name: lambda block, kind=kind: isinstance(block, kind)
-        for name, kind in {"paragraph": Paragraph, "section": Section, "table": Table}.items()
+        name: lambda block, block_type=block_type: isinstance(block, block_type)
+        for name, block_type in {"paragraph": Paragraph, "section": Section, "table": Table}.items()
     }
     environment.filters |= {
         "time": _if_finite(format_time),
