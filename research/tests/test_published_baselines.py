@@ -40,9 +40,9 @@ def test_the_committed_files_are_what_the_script_writes(gpu):
     file, entries = committed(gpu), FILES[gpu].entries
     assert file.arch == FILES[gpu].arch
     # What was measured since stays in place of what was published.
-    assert {key for key, each in file.entries.items() if each.published} <= entries.keys()
-    for key, each in entries.items():
-        assert file.entries[key].records or file.entries[key] == each
+    assert {key for key, case in file.entries.items() if case.published} <= entries.keys()
+    for key, case in entries.items():
+        assert file.entries[key].records or file.entries[key] == case
 
 
 def test_the_script_leaves_measurements_alone():
@@ -89,7 +89,7 @@ def test_the_margin_is_twice_what_the_document_disagrees_with_itself():
     (said,) = [ratio.ratio for ratio in RATIOS if ratio.key == b300.key]
     disagreement = said / (b300.tflops / by_length[8192]) - 1
     assert 2 * disagreement == pytest.approx(MARGIN, abs=0.005)
-    figures = [each.published for file in FILES.values() for each in file.entries.values()]
+    figures = [case.published for file in FILES.values() for case in file.entries.values()]
     assert {figure.margin for figure in figures if figure} == {MARGIN}
 
 
@@ -129,8 +129,8 @@ def test_no_published_figure_is_above_the_limit_of_its_chip():
     for file in FILES.values():
         platform = find_platform(file.gpu)
         assert platform is not None
-        for each in file.entries.values():
-            figure = each.published
+        for case in file.entries.values():
+            figure = case.published
             assert figure is not None
             seconds = figure.median_us * 1e-6
             assert figure.work.flops / seconds < platform.dense_tflops["float16"] * 1e12
