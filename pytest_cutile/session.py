@@ -56,6 +56,8 @@ class Session:
         """Results of the running test, which its report takes along."""
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
+        self.kernels: frozenset[str] = frozenset()
+        """The declared kernels, as far as they are known."""
         self.stale: frozenset[str] = frozenset()
         """Keys in the baselines of which no case is left, as far as is known."""
         self.run_id = run_id

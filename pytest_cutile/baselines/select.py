@@ -69,15 +69,16 @@ def since_anchor(entry: Entry) -> tuple[Record, ...]:
 def _from_anchor(entry: Entry) -> tuple[Record, ...]:
     """Return the anchor's record and all after it.
 
-    What moves the anchor was compared with it. Of another branch, whose records were compared with an earlier
-    anchor, only a kernel that is faster moves it: its log ratio to the first kernel tells.
+    What moves the anchor was compared with it, or with nothing: other work. Of another branch, whose records
+    were compared with an earlier anchor, only a kernel that is faster moves it: its log ratio to the first
+    kernel tells. None is faster than a kernel of other work.
     """
     anchor, ratios = 0, {entry.records[0].code: 0.0} if entry.records else {}
     for place, record in enumerate(entry.records):
         if record.moved:
             current = entry.records[anchor].code
-            ratio = ratios.get(record.anchor, 0.0) + _log_ratio(record)
-            ratios.setdefault(record.code, ratio)
+            base = ratios.get(record.anchor, 0.0) if record.anchor else -math.inf
+            ratio = ratios.setdefault(record.code, base + _log_ratio(record))
             if record.anchor in ("", current) or (record.moved == "faster" and ratio < ratios[current]):
                 anchor = place
     return entry.records[anchor:]
@@ -203,8 +204,8 @@ def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
 def merge(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
     """Return what is in one of the files of one platform, with old runs dropped.
 
-    The order of the files does not matter, but to which old runs are kept where branches moved the anchor.
-    Merging a file again changes nothing.
+    The order of the files does not matter, except for which old runs are kept where branches moved the
+    anchor. Merging a file again changes nothing.
     """
     files = [*files]
     platforms = sorted({f"{file.gpu} ({file.arch})" for file in files})

@@ -282,30 +282,32 @@ def _follow(function: FunctionType, chain: Chain) -> tuple[Chain, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _caches(file: str) -> frozenset[str]:
-    """Return the names that a module gives to containers that are empty: `_CACHE = {}`."""
+    """Return the names that a module gives to empty containers, which only functions fill: `_CACHE = {}`."""
     try:
         module = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # not Python, such as a cell of a notebook
         return frozenset()
-    targets = (
-        target
-        for statement in module.body
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_empty(statement.value)
-        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
-    )
-    return frozenset(target.id for target in targets if isinstance(target, ast.Name))
+    empty: set[str] = set()
+    filled: set[str] = set()
+    for statement in module.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_empty(statement.value):
+            empty.update(name.id for name in names if isinstance(name.ctx, ast.Store))
+        else:
+            filled.update(name.id for name in names)
+    return frozenset(empty - filled)
 
 
 def _is_empty(value: ast.expr | None) -> bool:
     match value:
-        case (
-            ast.Dict(keys=[])
-            | ast.List(elts=[])
-            | ast.Call(func=ast.Name(id="dict" | "list" | "set"), args=[])
-        ):
-            return not getattr(value, "keywords", [])
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name in {"defaultdict", "WeakKeyDictionary", "WeakValueDictionary"}
+        case ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[], keywords=[]):
+            return name in {"dict", "list", "set", "WeakKeyDictionary", "WeakValueDictionary"}
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Name()], keywords=[]):
+            return name == "defaultdict"
     return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_cutile.baselines.entries import Record, SpeedBaselines, environment_changes
@@ -93,9 +93,8 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
     if case.key not in baselines.entries:
-        # A test function takes no declared case's place.
         stale = session.stale & baselines.entries.keys()
-        gone = sorted(key for key in stale if ("::" in key) == ("::" in case.key))
+        gone = sorted(key for key in stale if _may_be_renamed(key, case, session.kernels))
         if gone:
             detail = (
                 f"{shown} has no entry for {case.key}, and one for {gone[0]}, which is gone: if that was "
@@ -105,6 +104,17 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} has no entry for {case.key}; {_advice(case)}"
         return None, Judgement(reason=Reason.NO_ENTRY, detail=detail)
     return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
+
+
+def _may_be_renamed(stale: str, case: SpeedCase, kernels: Collection[str]) -> bool:
+    """Say whether a case that is gone may have the name of `case` now: of its kernel, or of one that is gone.
+
+    Of test functions, any may.
+    """
+    if "::" in stale or "::" in case.key:
+        return "::" in stale and "::" in case.key
+    kernel = stale.partition("[")[0]
+    return kernel == case.kernel or kernel not in kernels
 
 
 def _advice(case: SpeedCase) -> str:

@@ -262,15 +262,14 @@ class KernelSearchTest(pytest.Item):
         KernelSearch(self.cutile, spec=self.spec, arch=arch, **self.budget._asdict()).run()
 
 
-def known_kernels(run: PytestRun, *, everything: bool) -> set[str] | None:
+def known_kernels(run: PytestRun) -> set[str] | None:
     """Return the names of all declared kernels; None if not all modules were collected, or one has failed.
 
     A run that records imports the modules that were not collected: a kernel that was renamed is no new one.
     """
     collected = run.collected
     names = set(collected.declared)
-    files = () if everything else (file for location in run.locations for file in location.files())
-    for path, name in files:
+    for path, name in (file for location in run.locations for file in location.files()):
         if path in collected.modules:
             continue
         if not run.settings.update_baselines:
@@ -343,8 +342,9 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
             "(a pytest_cutile.KernelSpec), so no kernel would be gated"
         )
-    kernels = None if failed else known_kernels(run, everything=everything)
+    kernels = None if failed else known_kernels(run)
     stale = dict(stale_entries(cutile, collected, kernels))
+    cutile.kernels = frozenset(kernels or collected.declared)
     cutile.stale = frozenset(key for keys in stale.values() for key in keys)
     run.results.remarks = [
         f"stale: {name} has {abridged(keys, 3)}: no such case is left; delete it, or rename it"

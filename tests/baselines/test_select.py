@@ -88,6 +88,23 @@ def test_a_branch_does_not_move_the_anchor_to_a_slower_kernel(branch, anchor):
     assert found.session == anchor
 
 
+def test_one_improvement_that_two_machines_recorded_has_one_anchor():
+    def faster(day, change):
+        changes = {"burst": PairedChange(value=change, low=change, high=change)}
+        return replace(record(day, 38.0, fingerprint="new", anchor="old", moved="faster"), changes=changes)
+
+    of = entry(record(1, 40.0, fingerprint="old"), faster(2, -0.050), faster(3, -0.051))
+    assert names(since_anchor(of)) == ["s2", "s3"]
+
+
+def test_a_faster_kernel_of_another_branch_does_not_bring_other_work_back():
+    change = {"burst": PairedChange(value=-0.05, low=-0.05, high=-0.05)}
+    other_work = record(2, 80.0, fingerprint="more", work=OTHER_WORK, moved="accepted", reason="x")
+    branch = replace(record(3, 38.0, fingerprint="new", anchor="old", moved="faster"), changes=change)
+    of = entry(record(1, 40.0, fingerprint="old"), other_work, branch)
+    assert names(since_anchor(of)) == ["s2"]
+
+
 def test_what_two_machines_recorded_of_one_source_counts_for_both():
     """As of the fixture `perf`, whose fingerprint nobody knows."""
     of_perf = {"fingerprint": "", "source": "2-abc"}

@@ -415,3 +415,18 @@ def test_what_a_run_keeps_in_a_modules_cache_changes_nothing(load, empty) -> Non
     assert describe(module.choose) == before
     module.TABLE[1] = 32
     assert describe(module.choose) != before
+
+
+@pytest.mark.parametrize("fill", ["TABLE[1] = 2", "for n in range(3): TABLE[n] = n", "TABLE.update({1: 2})"])
+def test_what_a_module_fills_itself_is_source(load, fill) -> None:
+    text = """
+    TABLE = {}
+    {}
+
+    def choose(n):
+        return TABLE
+    """
+    module = functions_in(load, text.replace("    {}\n", f"    {fill}\n"))
+    before = describe(module.choose)
+    module.TABLE[1] = 32
+    assert describe(module.choose) != before

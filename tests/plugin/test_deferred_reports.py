@@ -112,6 +112,9 @@ def test_entries_without_a_case_are_reported(project):
     result.stdout.fnmatch_lines(["stale: *scale[[]n8[]]*"])
     project.kernel(text.replace('"scale"', '"other"'), "other")
     project.run("mykernels/other.py", "mykernels/__init__.py").stdout.no_fnmatch_line("stale: *")
+    project.run("--ignore=mykernels/scale.py").stdout.no_fnmatch_line("stale: *")
+    project.kernel('import pytest\n\npytest.importorskip("nowhere")\n')
+    project.run().stdout.no_fnmatch_line("stale: *")
 
 
 PERFS = """

@@ -73,6 +73,17 @@ def test_a_renamed_kernel_needs_a_reason_whatever_is_collected(project, paths, i
     assert ("renamed[n8]" in project.data["entries"]) == is_elsewhere
 
 
+def test_a_stale_entry_does_not_concern_another_kernel(project):
+    project.record()
+    project.kernel(
+        (project.path / "mykernels" / "scale.py").read_text().replace('"scale"', '"other"'), "other"
+    )
+    project.edit('name="n8"', 'name="n9"')
+    result = project.run("--update-baselines", gates="cutile_speed")
+    result.assert_outcomes(passed=1, failed=1)
+    assert {*project.data["entries"]} == {"scale[n8]", "other[n8]"}
+
+
 def test_a_renamed_test_needs_a_reason(project):
     def run(name, *args):
         text = f"def {name}(perf): perf(lambda: None, bytes=1e8)"
