@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cutile.gates import REGISTRY
 from pytest_cutile.pytest_parts.failure import CALLS, show_failure
+from pytest_cutile.pytest_parts.forked_tests import FORKED, RunsInFork, is_forked, put_first_of_own
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
 from pytest_cutile.pytest_parts.options.ini import refuse_unknown_markers
@@ -175,13 +176,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _interpret_first(metafunc: pytest.Metafunc) -> None:
     """Start interpreting before the test's own fixtures are set up: they may make tensors on "cuda"."""
-    names = metafunc.fixturenames
-    if INTERPRETING not in names:
-        return
-    definitions = getattr(metafunc, "_arg2fixturedefs", {})
-    names.remove(INTERPRETING)
-    own = [name for name in names if not definitions.get(name) or definitions[name][-1].scope == "function"]
-    names.insert(names.index(own[0]) if own else len(names), INTERPRETING)
+    if INTERPRETING in metafunc.fixturenames:
+        definitions = getattr(metafunc, "_arg2fixturedefs", {})
+        put_first_of_own(INTERPRETING, metafunc.fixturenames, definitions)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -222,10 +219,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Let the gates start what all tests need before the first of them waits."""
     run = run_of(item.config)
-    if hasattr(item, "task") and item not in run.prepared:
-        from pytest_cutile.pytest_parts.collection import prepare
+    if hasattr(item, "task"):
+        from pytest_cutile.pytest_parts.collection import prepare_once
 
-        prepare(run, item)
+        prepare_once(run, item)
     try:
         with _gpu_shared(item, run), _shown(run), _interpreted(item, run):
             return (yield)
@@ -264,13 +261,17 @@ def _gpu_shared(item: pytest.Item, run: PytestRun) -> AbstractContextManager[Non
     return run.session.gpu.lock.shared()
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     run = run_of(item.config)
     if not run.has_session:
         return (yield)
+    if is_forked(item, call):
+        from pytest_cutile.pytest_parts.isolated import report_of_phase
+
+        return report_of_phase(item, run, (yield))
     session = run.session
     item.user_properties += [(PROPERTY, result.to_builtins()) for result in session.results]
     session.results.clear()
@@ -309,6 +310,16 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 
 @pytest.fixture
+def _cutile_forked(request: pytest.FixtureRequest) -> None:
+    """Run the test in a fork from here on: nothing that its launchers keep is seen by another test."""
+    if not run_of(request.config).in_fork:
+        from pytest_cutile.pytest_parts.isolated import forget_earlier_try
+
+        forget_earlier_try(request.node)
+        raise RunsInFork("in a fork")
+
+
+@pytest.fixture
 def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreting | None]:
     """Run what the test launches on the CPU, from before its own fixtures until after them.
 
@@ -319,6 +330,7 @@ def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreti
     if not session.target.interprets(architecture):
         yield None
         return
+    request.getfixturevalue(FORKED)
     from pytest_cutile.errors import GateSkipped
     from pytest_cutile.gates.interpreted import Interpreting
 

@@ -14,6 +14,10 @@ from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler import Compiler
 from pytest_cutile.compiler.compilations import Compilations
+from pytest_cutile.compiler.export import share_exports
+from pytest_cutile.compiler.traced import CompileCase, TracedCase, trace_in_fork
+from pytest_cutile.fork_server import ForkServer
+from pytest_cutile.forking import can_fork
 from pytest_cutile.gpu.at_hand import GpuAtHand
 from pytest_cutile.results import Result
 from pytest_cutile.revisions.checkout import Checkout
@@ -30,6 +34,15 @@ if TYPE_CHECKING:
     from pytest_cutile.interpreter.executed_cache import ExecutedCache
 
 
+TRACING = (
+    "cuda.tile.compilation",
+    "cuda.tile._compile",
+    "pytest_cutile.compiler.trace.cuda_api",
+    "pytest_cutile.interpreter.executed",
+)
+"""Modules that tracing a case imports."""
+
+
 class Session:
     """Lazily built state of one pytest run. Building it imports neither torch nor cuda.tile."""
 
@@ -39,11 +52,14 @@ class Session:
         *,
         make_timer: Callable[[], Timer | None],
         cache_dir: Path | None,
+        run_folder: Path | None = None,
         progress: Callable[[str], None],
         run_id: str,
     ) -> None:
         self.settings = settings
         self._cache_dir = cache_dir
+        share_exports(run_folder)
+        self._fork_server: ForkServer | None = None
         self.progress = progress
         """Shows what takes time."""
         self.checked: dict[str, Reason | None] = {}
@@ -81,7 +97,22 @@ class Session:
 
     @cached_property
     def compilations(self) -> Compilations:
-        return Compilations(self.compiler, self.progress)
+        return Compilations(self.compiler, self.progress, trace=self._trace, jobs=self._jobs)
+
+    def start_fork_server(self, trace: Callable[[object], TracedCase]) -> None:
+        """Put a process aside in which cases are traced: as it is now, no launcher has run in it.
+
+        Args:
+            trace: Traces the case of an `origin`, in a fork of that process.
+        """
+        if can_fork() and self._fork_server is None:
+            self._fork_server = ForkServer(trace, preload=TRACING)
+
+    def _trace(self, case: CompileCase) -> TracedCase:
+        if self._fork_server is None or case.origin is None:
+            return trace_in_fork(case)
+        traced: TracedCase = self._fork_server.call(case.origin)
+        return traced
 
     @cached_property
     def inspector(self) -> Inspector:
@@ -100,9 +131,18 @@ class Session:
         # Windows cannot say which cores a process may use.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
+    def begin_fork(self) -> None:
+        """In a fork: drop the services whose threads are in the process that was forked."""
+        for service in ("compiler", "compilations", "inspector"):
+            vars(self).pop(service, None)
+
     def close(self) -> None:
+        if "compilations" in self.__dict__:
+            self.compilations.close()
         if "compiler" in self.__dict__:
             self.compiler.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
         if "inspector" in self.__dict__:
             self.inspector.close()
         for revision in self._revisions.values():

@@ -23,6 +23,11 @@ def temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
 
 
+def run_folder(run: str) -> Path:
+    """Return the folder of a run, which its processes know by the run's name; whoever needs it makes it."""
+    return Path(tempfile.gettempdir(), f"{_PREFIX}run-{run}")
+
+
 @functools.cache
 def _remove_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):

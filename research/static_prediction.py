@@ -33,8 +33,10 @@ from typing import Any
 
 from msgspec import structs
 
-from pytest_cutile.compiler import Compiler, digest_code, digest_launches, export, record_launches
+from pytest_cutile.compiler import Compiler, digest_code, record_launches
 from pytest_cutile.compiler.compilations import Compilation
+from pytest_cutile.compiler.fingerprint import digest_described
+from pytest_cutile.compiler.traced import trace_launch
 from pytest_cutile.gates.declared import call_of
 from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
@@ -161,11 +163,8 @@ class Workbench:
         """Trace a variant and start to compile it."""
         launch = self.launcher(variant)
         launches = record_launches(lambda: launch(self.make_inputs()), self._arch)
-        jobs = [export(recorded, self._arch) for recorded in launches]
-        return [
-            Compilation(launch=recorded, job=job, compiling=compiler.submit(job))
-            for recorded, job in zip(launches, jobs, strict=True)
-        ]
+        traced = [trace_launch(recorded, self._arch) for recorded in launches]
+        return [Compilation(launch=one, compiling=compiler.submit(one.job)) for one in traced]
 
 
 def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseFacts:
@@ -174,15 +173,15 @@ def facts_of(compilations: Sequence[Compilation], inspector: Inspector) -> CaseF
     inspected = [future.result() for future in inspector.submit(compiling)]
     codes = [digest_code(future.result().cubin, future.result().symbol) for future in compiling]
     return CaseFacts(
-        fingerprint=digest_launches(
-            zip(codes, [compilation.launch for compilation in compilations], strict=True)
+        fingerprint=digest_described(
+            zip(codes, [compilation.launch.described for compilation in compilations], strict=True)
         ),
         source="",
         launches=tuple(
             structs.replace(
                 facts,
                 grid=compilation.launch.grid,
-                executed=count_executed(compilation.job, compilation.launch),
+                executed=count_executed(compilation.launch.job, compilation.launch.parameters),
             )
             for (facts, _), compilation in zip(inspected, compilations, strict=True)
         ),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import io
 import linecache
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.job import CompileError, CompileJob
+from pytest_cutile.compiler.reach import describe_kernel
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, find_tileiras
 from pytest_cutile.compiler.trace.launches import Launch
@@ -21,6 +27,15 @@ _NO_REASON = "cuda-tile rejects it without a reason; a loop that can never end i
 
 _exported: WeakKeyDictionary[FunctionType, dict[tuple[Any, ...], CompileJob]] = WeakKeyDictionary()
 """What each kernel's function was translated to, by all that decides it; a symbol says all of a signature."""
+_shared = DiskCache(None, suffix=".job")
+"""The same for all processes of a run, by a digest that also says what the function reaches."""
+
+
+def share_exports(folder: Path | None) -> None:
+    """Let processes that share `folder` translate each kernel once: as long as its code and what it reads of
+    its module are the same."""
+    global _shared  # noqa: PLW0603 - like `_exported`
+    _shared = DiskCache(folder, suffix=".job")
 
 
 def export(launch: Launch, arch: str) -> CompileJob:
@@ -48,6 +63,10 @@ def export(launch: Launch, arch: str) -> CompileJob:
         signature = derive_signature(launch.kernel, launch.args)
         key = arch, signature.symbol, opt_level, tuple(hints.items())
         if key in known:
+            return known[key]
+        digest = _digest(function, key)
+        if (stored := _shared.read(digest)) is not None:
+            known[key] = msgspec.msgpack.decode(stored, type=CompileJob)
             return known[key]
         with _no_garbage_collection():
             export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
@@ -78,7 +97,15 @@ def export(launch: Launch, arch: str) -> CompileJob:
         file=file,
         line=line,
     )
+    _shared.write(digest, msgspec.msgpack.encode(job))
     return job
+
+
+def _digest(function: FunctionType, key: tuple[Any, ...]) -> str:
+    """Return what tells a translation apart from all others of a run."""
+    code = function.__code__
+    where = code.co_filename, code.co_firstlineno, function.__qualname__
+    return hashlib.sha256(repr((where, key, describe_kernel(function))).encode()).hexdigest()
 
 
 @contextlib.contextmanager

@@ -58,10 +58,20 @@ def digest_launches(launches: Iterable[tuple[str, Launch]]) -> str:
 
     Arguments count by layout (dtype, shape, strides) for arrays and by value for numbers; not by address.
     """
+    return digest_described((code, describe_launch(launch)) for code, launch in launches)
+
+
+def describe_launch(launch: Launch) -> str:
+    """Return what of a launch, besides its code, belongs to a fingerprint: grid, arguments, dependence."""
+    dependent = " dependent" if launch.dependent else ""
+    return f"{launch.grid} {_describe(launch.args)}{dependent}"
+
+
+def digest_described(launches: Iterable[tuple[str, str]]) -> str:
+    """Return what `digest_launches` returns, of the code and the description of each launch."""
     digest = hashlib.sha256()
-    for code, launch in launches:
-        dependent = " dependent" if launch.dependent else ""
-        digest.update(f"{code} {launch.grid} {_describe(launch.args)}{dependent}\n".encode())
+    for code, described in launches:
+        digest.update(f"{code} {described}\n".encode())
     return digest.hexdigest()[:_DIGITS]
 
 

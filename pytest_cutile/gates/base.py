@@ -65,6 +65,11 @@ class Gate(ABC):
         """Return what the gate asks about a case: by default one task, for the GPU's architecture."""
         yield Task(gate=self.name, spec=spec, case=case, arch=self.session.target.gpu_arch, module=module)
 
+    def is_forked(self, task: Task) -> bool:
+        """Say whether the task runs launch code on the CPU: then its test is run in a fork of the process."""
+        del task
+        return False
+
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Start what all selected tasks need, so that every core has work. Errors wait for their task."""
         del tasks

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from pytest_cutile.compiler import CompileError
-from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
+from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
+from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import compile_case_of

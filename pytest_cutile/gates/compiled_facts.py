@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_cutile.compiler.compilations import Compilation, CompileCase, wait_for
+from pytest_cutile.compiler.compilations import Compilation, wait_for
+from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.session import Session
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.inspection import Inspected
@@ -55,7 +56,7 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
 def _executed(session: Session, compilation: Compilation, kernel: str) -> Mapping[str, int] | None:
     """Return what a launch executes; None, with a remark about the run, where it cannot be counted."""
     try:
-        return session.executed.count(compilation.job, compilation.launch)
+        return session.executed.count(compilation.launch.job, compilation.launch.parameters)
     except Exception as error:  # noqa: BLE001 - the other facts of an unusual kernel are as good as ever
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.uncounted.setdefault(kernel, why)

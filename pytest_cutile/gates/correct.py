@@ -38,6 +38,9 @@ class CorrectGate(Gate):
                 gate=self.name, spec=spec, case=case, arch=arch, module=module, inputs=inputs, suffix=suffix
             )
 
+    def is_forked(self, task: Task) -> bool:
+        return self.session.target.interprets(task.arch)
+
     def run(self, task: Task, test: RunningTest) -> None:
         check_task(self.session, task, test.nodeid)
 

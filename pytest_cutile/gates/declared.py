@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.compiler.trace.launches import launcher_begins
+from pytest_cutile.compiler.traced import CompileCase, TracedCase, trace_case
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
@@ -20,6 +20,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
+from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
@@ -46,6 +47,37 @@ def is_compiled(task: Task) -> bool:
     return not isinstance(task.spec, ModelSpec)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A case to compile, by names: what another process of the run finds it by."""
+
+    kernel: str
+    case: str
+    arch: str
+    commit: str = ""
+    """The revision of the launcher; empty for the working tree's."""
+    recorded: bool = False
+    """Whether case and inputs are the revision's, too."""
+
+
+def trace_origin(session: Session, tasks: Mapping[tuple[str, str], Task], origin: Origin) -> TracedCase:
+    """Trace a case in this process, a fork that ends with what launchers keep.
+
+    `tasks` has one task of each case, by the names of kernel and case.
+    """
+    task = replace(tasks[origin.kernel, origin.case], arch=origin.arch)
+    compiled: CompileCase | None
+    if not origin.commit:
+        compiled = compile_case(task.spec, task.case, task.arch)
+    elif origin.recorded:
+        compiled = recorded_at(session, task, origin.commit)
+    else:
+        compiled = compiled_at(session, task, origin.commit)
+    if compiled is None:
+        raise RevisionError(f"{origin.commit} has no {task.key}")
+    return trace_case(compiled)
+
+
 def compile_case_of(session: Session, task: Task) -> CompileCase:
     """Return what is compiled for a task: its launcher, with inputs that have no data."""
     compiled, revision = compile_case(task.spec, task.case, task.arch), session.settings.baseline_revision
@@ -67,7 +99,30 @@ def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | No
     if launch is None:
         return None
     named = replace(task.spec, name=f"{task.spec.name} as of {revision}", launch=launch)
-    return compile_case(named, task.case, task.arch)
+    origin = Origin(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=revision)
+    return replace(compile_case(named, task.case, task.arch), origin=origin)
+
+
+def declared_at(session: Session, task: Task, commit: str) -> tuple[KernelSpec, Case] | None:
+    """Return a task's kernel and case as a git revision declares them; None if it does not."""
+    spec = session.revision(commit).spec(task.module, task.spec.name)
+    cases = [] if spec is None else [case for case in spec.cases if case.name == task.case.name]
+    return (spec, cases[0]) if spec is not None and cases else None
+
+
+def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None:
+    """Return what was compiled when a case was recorded at a commit, with that commit's inputs; or None."""
+    declared = declared_at(session, task, commit)
+    if declared is None:
+        return None
+    spec, case = declared
+    revision = session.revision(commit)
+    launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
+    named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
+    origin = Origin(
+        kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True
+    )
+    return replace(compile_case(named, case, task.arch), inputs=spec.inputs, origin=origin)
 
 
 def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
@@ -80,7 +135,13 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
             return call_of(all_passes(spec.launch, grad=spec.grad), inputs)()
 
     return CompileCase(
-        kernel=spec.name, case=case.name, arch=arch, run=run, inputs=spec.inputs, params=case.params
+        kernel=spec.name,
+        case=case.name,
+        arch=arch,
+        run=run,
+        inputs=spec.inputs,
+        params=case.params,
+        origin=Origin(kernel=spec.name, case=case.name, arch=arch),
     )
 
 

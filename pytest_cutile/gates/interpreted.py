@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -84,8 +85,6 @@ class Interpreting:
                 run = stack.enter_context(interpret(self._arch, options, on_export=self._compile))
             except CompilerMissing as error:
                 raise self._no_interpreter(error) from error
-            if self._session.settings.xdist_worker or asked.correct_on is not CheckOn.INTERPRETER:
-                stack.enter_context(_one_thread())
             self._active_run = run
             yield
             self._active_run = None
@@ -263,7 +262,7 @@ class _LaunchesOfCheck(Launching):
         self._known = known
         """Launchers with the code that they launched, if a check has launched that twice."""
         self._code: tuple[Any, ...] = ()
-        """The launcher with the code of its first launch."""
+        """The launcher's name with the code of its first launch; nothing of a launcher without one."""
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
         """Outputs and arguments of each call that returned, or nothing of one that did not."""
         self.failed: int | None = None
@@ -288,7 +287,8 @@ class _LaunchesOfCheck(Launching):
     def is_new(self) -> bool:
         """Return whether no check has launched this code again; from now on, one has."""
         known = self._code in self._known
-        self._known.add(self._code)
+        if self._code:
+            self._known.add(self._code)
         return not known
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -310,18 +310,14 @@ class _LaunchesOfCheck(Launching):
         self._written = written
         # If blocks do not communicate, a launch of other sizes shows nothing new: the bytecode is enough.
         codes = (launch if launch.communicates else launch.bytecode for launch in launched)
-        self._code = self._code or (fn, *codes)
+        self._code = self._code or _known_in_every_process(fn, codes)
         return outputs
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: small tensors gain nothing from more, which take other processes' cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _known_in_every_process(fn: Callable[..., Any], codes: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what names a launcher with what it launched; nothing of one that its module does not name."""
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        name = pickle.dumps(fn)
+    except Exception:  # noqa: BLE001 - a lambda, or an object whose pickling raises
+        return ()
+    return name, *(hash(code) for code in codes)

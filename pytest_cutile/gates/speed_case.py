@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
+from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
+from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_task, make_inputs
-from pytest_cutile.gates.declared import call_of, compile_case, compiled_at, is_compiled, launcher_at
-from pytest_cutile.revisions.paired import with_own_imports
+from pytest_cutile.gates.declared import (
+    call_of,
+    compile_case,
+    compiled_at,
+    declared_at,
+    is_compiled,
+    launcher_at,
+    recorded_at,
+)
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase
@@ -61,7 +69,7 @@ class _DeclaredCase(SpeedCase):
     def fingerprint(self, revision: str) -> str:
         if not is_compiled(self.task):
             return ""
-        compiled = self._recorded(revision) if revision else self._compiled
+        compiled = recorded_at(self.session, self.task, revision) if revision else self._compiled
         return "" if compiled is None else self.session.compilations.speed_fingerprint(compiled)
 
     def source(self, revision: str) -> str:
@@ -75,24 +83,11 @@ class _DeclaredCase(SpeedCase):
     def _compiled(self) -> CompileCase:
         return compile_case(self.task.spec, self.task.case, self.task.arch)
 
-    def _recorded(self, commit: str) -> CompileCase | None:
-        """Return what was compiled when the case was recorded at a commit, with that commit's inputs."""
-        declared = self._declared(commit)
-        if declared is None:
-            return None
-        spec, case = declared
-        revision = self.session.revision(commit)
-        launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
-        named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-        return replace(compile_case(named, case, self.task.arch), inputs=spec.inputs)
-
     def _declared(self, revision: str) -> tuple[KernelSpec, Case] | None:
         """Return the kernel and case as a revision declares them; None if it does not."""
         if not revision:
             return self.task.spec, self.task.case
-        spec = self.session.revision(revision).spec(self.task.module, self.task.spec.name)
-        cases = [] if spec is None else [case for case in spec.cases if case.name == self.task.case.name]
-        return (spec, cases[0]) if spec is not None and cases else None
+        return declared_at(self.session, self.task, revision)
 
     def compiled_otherwise(self, revision: str) -> Sequence[str]:
         task = self.task

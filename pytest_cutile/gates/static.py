@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
 from pytest_cutile.baselines.errors import BaselineError, Rejected
-from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.compiler.toolchain import toolchain_versions
+from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.compiler.compilations import CompileCase
+from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.declared import compile_case_of, is_compiled
 from pytest_cutile.revisions.modules import RevisionError

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -100,7 +100,24 @@ class _UnknownTrips(Exception):  # noqa: N818 - no error
     """How often a loop runs depends on data."""
 
 
-def count_executed(job: CompileJob, launch: Launch) -> dict[str, int] | None:
+@dataclass(frozen=True, kw_only=True)
+class LaunchParameters:
+    """What of a launch decides how much it executes."""
+
+    grid: tuple[int, ...]
+    values: tuple[tuple[Any, torch.dtype], ...]
+    """The value and dtype of each of the kernel's parameters; addresses are pretended ones."""
+    array_bytes: tuple[int, ...]
+    """The size of each array, in the order of their addresses."""
+
+
+def parameters_of(launch: Launch) -> LaunchParameters:
+    arrays = ArraySizes()
+    values = tuple(flatten(arrays, launch.args, launch.kernel))
+    return LaunchParameters(grid=launch.grid, values=values, array_bytes=tuple(arrays.bytes))
+
+
+def count_executed(job: CompileJob, launch: LaunchParameters) -> dict[str, int] | None:
     """Return what all blocks execute together.
 
     None where a loop depends on data, or the bytecode is not known.
@@ -120,10 +137,10 @@ def count_executed(job: CompileJob, launch: Launch) -> dict[str, int] | None:
     if not (blocks := math.prod(launch.grid)):
         return {}
     numbers = _spread(blocks, _MOST_BLOCKS)
-    counting = _Counting(Machine(program.module, Memory(), launch.grid), numbers, stand_in(job.arch))
+    machine = Machine(program.module, Memory(), launch.grid)
+    counting = _Counting(machine, numbers, stand_in(job.arch), launch.array_bytes)
     scope = Scope(numbers)
-    arguments = list(flatten(counting.arrays, launch.args, launch.kernel))
-    values = [torch.tensor([value], dtype=dtype) for value, dtype in arguments]
+    values = [torch.tensor([value], dtype=dtype) for value, dtype in launch.values]
     scope.given.update(zip(program.entry.body.parameters, values, strict=True))
     try:
         counting.walk(program.entry.body, scope, torch.ones(len(numbers), dtype=torch.float64))
@@ -161,11 +178,13 @@ class ArraySizes:
 class _Counting:
     """Walks one kernel."""
 
-    def __init__(self, machine: Machine, blocks: torch.Tensor, gpu: Platform) -> None:
+    def __init__(
+        self, machine: Machine, blocks: torch.Tensor, gpu: Platform, array_bytes: Sequence[int]
+    ) -> None:
         self._machine = machine
         self._gpu = gpu
         self._blocks = blocks
-        self.arrays = ArraySizes()
+        self._array_bytes = array_bytes
         self._asked: Counter[int] = Counter()
         self._accesses: defaultdict[int, list[CountedAccess]] = defaultdict(list)
         """Loads and stores of each array."""
@@ -189,7 +208,7 @@ class _Counting:
 
     def _from_memory(self, asked: Mapping[int, float]) -> float:
         """Return the bytes of arrays that come from memory, where `asked` are asked for."""
-        sizes = dict(enumerate(self.arrays.bytes, start=1))
+        sizes = dict(enumerate(self._array_bytes, start=1))
         once = {array: min(n, sizes.get(array, n)) for array, n in asked.items()}
         l2_bytes = self._gpu.cuda_reports.l2_mib * 2**20 if self._gpu.cuda_reports else math.inf
         if sum(once.values()) <= l2_bytes:

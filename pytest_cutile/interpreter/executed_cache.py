@@ -10,9 +10,7 @@ import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.job import CompileJob
-from pytest_cutile.compiler.trace.launches import Launch
-from pytest_cutile.interpreter.executed import ArraySizes, count_executed
-from pytest_cutile.interpreter.launch import flatten
+from pytest_cutile.interpreter.executed import LaunchParameters, count_executed
 from pytest_cutile.platforms.lookup import stand_in
 
 
@@ -23,7 +21,7 @@ class ExecutedCache:
         """Use `folder`; None keeps nothing."""
         self._cache = DiskCache(folder, suffix=".counts.json")
 
-    def count(self, job: CompileJob, launch: Launch) -> dict[str, int] | None:
+    def count(self, job: CompileJob, launch: LaunchParameters) -> dict[str, int] | None:
         key = _key(job, launch)
         if (stored := self._cache.read(key)) is None:
             stored = msgspec.json.encode(count_executed(job, launch))
@@ -31,10 +29,10 @@ class ExecutedCache:
         return msgspec.json.decode(stored, type=dict[str, int] | None)
 
 
-def _key(job: CompileJob, launch: Launch) -> str:
-    arrays, gpu = ArraySizes(), stand_in(job.arch)
-    arguments = [(value, str(dtype)) for value, dtype in flatten(arrays, launch.args, launch.kernel)]
-    asked = (_code_digest(), launch.grid, arguments, arrays.bytes, gpu.cuda_reports, gpu.sm_count)
+def _key(job: CompileJob, launch: LaunchParameters) -> str:
+    gpu = stand_in(job.arch)
+    arguments = [(value, str(dtype)) for value, dtype in launch.values]
+    asked = (_code_digest(), launch.grid, arguments, [*launch.array_bytes], gpu.cuda_reports, gpu.sm_count)
     return hashlib.sha256(repr(asked).encode() + b"\0" + job.bytecode).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -18,7 +19,9 @@ import pytest
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.declared import is_compiled, trace_origin
 from pytest_cutile.pytest_parts.collected import Collected
+from pytest_cutile.pytest_parts.forked_tests import FORKED, put_first_of_own
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.quantities import abridged
 from pytest_cutile.session import Session
@@ -198,13 +201,16 @@ class KernelModule(pytest.Module):
 
     def _item(self, gate: Gate, task: Task, label: str) -> DeclaredTest:
         suffix = f"{label}-{task.suffix}" if task.suffix else label
-        test = _run_measuring if gate.measures else _run
+        is_forked = gate.is_forked(task)
+        test = _run_measuring if gate.measures else _run_forked if is_forked else _run
         item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate.name}[{suffix}]", callobj=test)
         if hasattr(item, "_id"):
             # pytest 9.2 keeps names and parameters apart in ids, and --lf compares them so. There is no
             # public way to say which part of a name is a parameter, short of parametrizing.
             item._id = self.id.child(gate.name).with_params(suffix)  # noqa: SLF001
         item.gate, item.task = gate, task
+        if is_forked:
+            put_first_of_own(FORKED, item.fixturenames, item._fixtureinfo.name2fixturedefs)  # noqa: SLF001
         item.add_marker(getattr(pytest.mark, f"cutile_{gate.name}"))
         case = task.case
         item.extra_keyword_matches |= {task.spec.name, case.name}  # for -k
@@ -335,6 +341,7 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     )
     if settings.server_folder is not None:
         return
+    _start_fork_server(cutile, tasks_of(session.items))
     everything = session.config.args_source is not pytest.Config.ArgsSource.ARGS
     failed = bool(session.testsfailed)
     if settings.kernels and everything and not (collected.declared or failed):
@@ -351,6 +358,19 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
         for name, keys in stale.items()
         if keys
     ]
+
+
+def _start_fork_server(session: Session, tasks: Sequence[Task]) -> None:
+    """Put a process aside for tracing, before a launcher runs in this one."""
+    compiled = {(task.spec.name, task.case.name): task for task in tasks if is_compiled(task)}
+    if compiled:
+        session.start_fork_server(functools.partial(trace_origin, session, compiled))
+
+
+def prepare_once(run: PytestRun, item: pytest.Item) -> None:
+    """Let each gate start what a test and those after it need, unless that has been done."""
+    if isinstance(item, DeclaredTest) and item not in run.prepared:
+        prepare(run, item)
 
 
 def prepare(run: PytestRun, item: pytest.Item) -> None:
@@ -401,6 +421,11 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
 
 
 def _run(request: pytest.FixtureRequest) -> None:
+    __tracebackhide__ = True
+    _run_gate(request.node, RunningTest(nodeid=request.node.nodeid))
+
+
+def _run_forked(_cutile_forked: None, request: pytest.FixtureRequest) -> None:
     __tracebackhide__ = True
     _run_gate(request.node, RunningTest(nodeid=request.node.nodeid))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from pytest_cutile.pytest_parts.options import read_settings
 from pytest_cutile.pytest_parts.reporting import Results
 from pytest_cutile.pytest_parts.status import StatusLine
 from pytest_cutile.settings import RUN_VARIABLE
+from pytest_cutile.temporary import run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +34,7 @@ class PytestRun:
         self.config = config
         self.settings = read_settings(config)  # may raise: then nothing is left behind
         self._own_variable = RUN_VARIABLE not in os.environ
-        os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
+        os.environ.setdefault(RUN_VARIABLE, f"{os.getpid()}-{secrets.token_hex(8)}")
         self.progress = StatusLine(config)
         self.results = Results(xdist_worker=self.settings.xdist_worker, strict=self.settings.strict)
         self.collected = Collected()
@@ -39,6 +42,8 @@ class PytestRun:
         """Whether a selected test, of whatever gate, measures launches."""
         self.prepared: set[pytest.Item] = set()
         """Tests of declared kernels for which the gates have started what they need."""
+        self.in_fork = False
+        """Whether this process is a fork that runs a single test (`isolated.py`)."""
 
     @property
     def worker(self) -> Mapping[str, object]:
@@ -69,7 +74,8 @@ class PytestRun:
         return Session(
             self.settings,
             make_timer=lambda: self.config.hook.pytest_cutile_make_timer(config=self.config),
-            cache_dir=self._cache_dir,
+            cache_dir=self._cache_dir or self._run_folder,
+            run_folder=self._run_folder,
             progress=self.progress,
             run_id=new_run_id(self.worker.get("testrunuid")) + worker,  # type: ignore[arg-type]
         )
@@ -102,6 +108,16 @@ class PytestRun:
         except OSError:  # cannot be written: compile without a cache
             return None
 
+    @cached_property
+    def _run_folder(self) -> Path | None:
+        """A folder that the processes of this run share, and that goes with it; None if it cannot be had."""
+        folder = run_folder(os.environ[RUN_VARIABLE])
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            return None
+        return folder
+
     def choose_gpu(self) -> None:
         """Give each worker of pytest-xdist its GPU."""
         if self.worker_place is not None:
@@ -109,12 +125,20 @@ class PytestRun:
 
             choose_gpu(*self.worker_place)
 
+    def begin_fork(self) -> None:
+        """In a fork that runs a single test: begin with services of its own."""
+        self.in_fork = True
+        self.session.begin_fork()
+
     def close(self) -> None:
-        if self._own_variable:
-            os.environ.pop(RUN_VARIABLE, None)
         if self.has_session:
             self.session.close()
+        if self._own_variable:
+            shutil.rmtree(run_folder(os.environ.pop(RUN_VARIABLE)), ignore_errors=True)
 
+
+FORK_REPORTS: pytest.StashKey[dict[str, pytest.TestReport]] = pytest.StashKey()
+"""In the stash of a test that a fork has run: its reports, by phase."""
 
 RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
 """The only key of this plugin in the stash of pytest's config."""

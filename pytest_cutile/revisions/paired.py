@@ -9,11 +9,11 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from pytest_cutile.compiler.cutile import kernel_function
 from pytest_cutile.compiler.trace.patching import Replacements
+from pytest_cutile.compiler.traced import KernelFunction
 from pytest_cutile.revisions.modules import Revision
 
 
@@ -49,11 +49,11 @@ class LaunchedKernels:
     """The kernels that each of several launchers launches, seen at its first call."""
 
     def __init__(self) -> None:
-        self._seen: list[set[FunctionType]] = []
+        self._seen: list[set[KernelFunction]] = []
 
     def watch(self, launcher: Callable[..., object]) -> Callable[..., object]:
         """Return `launcher` with its first call watched."""
-        seen: set[FunctionType] = set()
+        seen: set[KernelFunction] = set()
         self._seen.append(seen)
         was_called = False
 
@@ -65,7 +65,7 @@ class LaunchedKernels:
             was_called, launch = True, cutile.launch
 
             def watched(stream: Any, grid: Any, kernel: Any, *more: Any, **options: Any) -> Any:
-                seen.add(kernel_function(kernel))
+                seen.add(KernelFunction.of(kernel_function(kernel)))
                 return launch(stream, grid, kernel, *more, **options)
 
             with Replacements([(cutile, "launch", watched)]):
@@ -79,19 +79,19 @@ class LaunchedKernels:
         return shared_kernels(*self._seen)
 
 
-def shared_kernels(first: set[FunctionType], *others: set[FunctionType]) -> str:
+def shared_kernels(first: set[KernelFunction], *others: set[KernelFunction]) -> str:
     """Return the names of the project's kernels in `first` if all sides launch just these; else "".
 
     Modules of two revisions define two functions. A kernel that is registered once in a process
     (`torch.library`) is one function for both. So is an installed one, but then it is no other one.
     """
-    own = sorted(function.__name__ for function in first if not _is_installed(function))
+    own = sorted(function.name for function in first if not _is_installed(function))
     return ", ".join(own) if all(other == first for other in others) else ""
 
 
-def _is_installed(function: FunctionType) -> bool:
+def _is_installed(function: KernelFunction) -> bool:
     paths = sysconfig.get_paths()
-    file = Path(function.__code__.co_filename)
+    file = Path(function.file)
     return any(file.is_relative_to(paths[name]) for name in ("purelib", "platlib"))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pytest_cutile.compiler import export, record_launches
-from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.interpreter.executed import count_executed, parameters_of
 from pytest_cutile.interpreter.executed_cache import ExecutedCache
 from tests.interpreter.small_kernels import short_counting_kernel
 
@@ -33,7 +33,7 @@ def launched(*, grid: int = 4, elements: int = 64, upper: int = 10, arch: str = 
         ct.launch(torch.cuda.current_stream(), (grid,), short_counting_kernel, (out, 0, upper, 1))
 
     (launch,) = record_launches(run, arch)
-    return export(launch, arch), launch
+    return export(launch, arch), parameters_of(launch)
 
 
 def test_a_launch_is_counted_once(tmp_path, counted):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kernels.fmha import SPEC as FMHA
 from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.gates.declared import compile_case
-from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.interpreter.executed import count_executed, parameters_of
 from pytest_cutile.platforms.lookup import find_architecture
 from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
 from pytest_cutile.static.changes import Effect
@@ -36,7 +36,7 @@ def executed(run, arch="sm_90") -> CaseFacts:
     """Return a case as it is counted, whatever it compiles to."""
     launches = []
     for launch in record_launches(run, arch):
-        counts = count_executed(export(launch, arch), launch)
+        counts = count_executed(export(launch, arch), parameters_of(launch))
         resources = RESOURCES if counts and "products" in counts else FEW_RESOURCES
         launches.append(replace(FACTS, **resources, grid=launch.grid, executed=counts))
     return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
@@ -53,7 +53,7 @@ def compiled() -> Iterator[Callable[..., CaseFacts]]:
             for launch in record_launches(run, arch):
                 job = export(launch, arch)
                 facts, _ = inspect(compiler.submit(job).result())
-                launches.append(replace(facts, grid=launch.grid, executed=count_executed(job, launch)))
+                launches.append(replace(facts, grid=launch.grid, executed=count_executed(job, parameters_of(launch))))
             return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
 
         yield facts_of
@@ -319,7 +319,7 @@ def test_tiles_that_blocks_share_are_counted_the_same_each_time(monkeypatch, mos
     (case,) = (case for case in FMHA.cases if case.name == "fp16-causal-4x32x4096x128")
     (launch,) = record_launches(compile_case(FMHA, case, "sm_121").run, "sm_121")
     job = export(launch, "sm_121")
-    counts = [count_executed(job, launch) for _ in range(3)]
+    counts = [count_executed(job, parameters_of(launch)) for _ in range(3)]
     assert counts[0] is not None
     assert counts[0] == counts[1] == counts[2]
     arrays = 4 * 4 * 32 * 4096 * 128 * 2  # Q, K, V and O, of 2 bytes
@@ -384,6 +384,6 @@ def test_values_inside_of_a_branch_do_not_pass_for_its_results():
     """They have the same numbers in Tile IR."""
     (case,) = (case for case in FMHA.cases if case.name == "fp16-2x4_2x130_333x128")
     launches = record_launches(compile_case(FMHA, case, "sm_90").run, "sm_90")
-    counts = [count_executed(export(launch, "sm_90"), launch) for launch in launches]
+    counts = [count_executed(export(launch, "sm_90"), parameters_of(launch)) for launch in launches]
     # Two products over 2 x 4 heads, 130 queries and 333 keys of 128: at least what is not padding.
     assert sum(count["mma f16"] for count in counts if count is not None) >= 2 * 2 * 8 * 130 * 333 * 128

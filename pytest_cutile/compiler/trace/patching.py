@@ -99,12 +99,13 @@ def _launch_modules() -> list[ModuleType]:
     return [
         module
         for name, module in list(sys.modules.items())
-        if _may_be_launch_code(name) and type(module) is type(sys)
+        if may_be_launch_code(name) and type(module) is type(sys)
     ]
 
 
 @functools.cache  # asked of thousands of names for each launcher that is traced
-def _may_be_launch_code(module: str) -> bool:
+def may_be_launch_code(module: str) -> bool:
+    """Say whether a module may hold launchers, or what launchers import by name; libraries hold neither."""
     return module.partition(".")[0] not in _NOT_LAUNCH_CODE
 
 

@@ -1,0 +1,136 @@
+"""What tracing a case's launcher leaves: a record, so that launchers run in forks that end with what they keep."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_cutile.compiler.cutile import kernel_function
+from pytest_cutile.compiler.export import export
+from pytest_cutile.compiler.fingerprint import describe_launch
+from pytest_cutile.compiler.job import CompileJob
+from pytest_cutile.compiler.reach import describe
+from pytest_cutile.compiler.source import source_digest
+from pytest_cutile.compiler.trace.launches import Launch, record
+from pytest_cutile.forking import call_in_fork
+
+if TYPE_CHECKING:
+    from pytest_cutile.interpreter.executed import LaunchParameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileCase:
+    """One declared case for one architecture."""
+
+    kernel: str
+    case: str
+    arch: str
+    run: Callable[[], object]
+    """Makes the inputs and calls the launcher, as on a GPU."""
+    inputs: Callable[..., object]
+    """The declaration's function that makes the inputs."""
+    params: Mapping[str, object]
+    """What the case says to it."""
+    origin: object = None
+    """What names it to another process of the run that has collected the same cases; None: nothing does."""
+    base: Callable[[], CompileCase | None] | None = None
+    """Returns the same case of the revision to compare with, or None if it has none; only for paired runs."""
+
+    @property
+    def baseline_key(self) -> str:
+        """What tells it apart within an architecture, as baselines name it: "softmax[bf16-4096x8192]"."""
+        return f"{self.kernel}[{self.case}]"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        return {"key": self.baseline_key, "kernel": self.kernel, "case": self.case, "arch": self.arch}
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it apart within a run."""
+        return self.kernel, self.case, self.arch
+
+
+class KernelFunction(NamedTuple):
+    """The function of a kernel, by its place: the same in every process."""
+
+    file: str
+    line: int
+    name: str
+
+    @classmethod
+    def of(cls, function: FunctionType) -> KernelFunction:
+        code = function.__code__
+        return cls(code.co_filename, code.co_firstlineno, function.__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedLaunch:
+    """One launch of a case, without its objects."""
+
+    job: CompileJob
+    grid: tuple[int, ...]
+    described: str
+    """Grid and arguments as a fingerprint counts them."""
+    source: str
+    """Digest of the kernel's source, for the arguments of the launch."""
+    function: KernelFunction
+    parameters: LaunchParameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCase:
+    """What a case's launcher did."""
+
+    launches: tuple[TracedLaunch, ...]
+    torch_operations: tuple[str, ...]
+    """Each operation of torch with all that its time depends on."""
+    torch_bytes: int
+    """What these operations have read and written."""
+    declared: tuple[str, ...]
+    """Lines about the function that makes the inputs, and about the case's parameters."""
+
+
+def trace_case(case: CompileCase) -> TracedCase:
+    """Run a case's launcher as on a GPU, and return what it did.
+
+    What the launcher keeps stays in this process, and is of no use to any other run of it.
+    """
+    recorder = record(case.run, case.arch)
+    return TracedCase(
+        launches=tuple(trace_launch(launch, case.arch) for launch in recorder.launches),
+        torch_operations=tuple(recorder.operations.texts),
+        torch_bytes=recorder.operations.moved_bytes,
+        declared=tuple(describe([case.inputs, dict(case.params)])),
+    )
+
+
+def trace_in_fork(case: CompileCase) -> TracedCase:
+    """Do the same in a fork of this process.
+
+    Raises:
+        ForkDied: the launcher ended its process.
+    """
+    return call_in_fork(functools.partial(trace_case, case))
+
+
+def trace_launch(launch: Launch, arch: str) -> TracedLaunch:
+    """Translate the kernel of a launch, and return the record of it.
+
+    Raises:
+        CompileError: the kernel's source, or an argument, is rejected.
+        CompilerMissing: there is no compiler.
+    """
+    from pytest_cutile.interpreter.executed import parameters_of  # it imports torch
+
+    return TracedLaunch(
+        job=export(launch, arch),
+        grid=launch.grid,
+        described=describe_launch(launch),
+        source=source_digest(launch, arch),
+        function=KernelFunction.of(kernel_function(launch.kernel)),
+        parameters=parameters_of(launch),
+    )

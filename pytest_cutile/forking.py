@@ -1,0 +1,158 @@
+"""Runs a function in a fork of this process: what it leaves behind in memory ends with the fork.
+
+The function needs no pickling, only what it returns or raises. A fork of a process that has used CUDA must
+not use CUDA. Libraries that a fork imports are then imported here, too: the next fork finds them loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+
+from tblib import pickling_support
+
+from pytest_cutile.compiler.trace.patching import may_be_launch_code
+
+_T = TypeVar("_T")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class ForkDied(Exception):  # noqa: N818 - reads as what happened
+    """A fork ended before it could say what its function returned or raised."""
+
+    def __init__(self, status: int) -> None:
+        """Take the exit code as `os.waitstatus_to_exitcode` returns it: negative for a signal."""
+        super().__init__(describe_exit(status))
+        self.status = status
+
+
+def describe_exit(status: int) -> str:
+    """Return in words how a process ended: "ended by SIGSEGV (Segmentation fault)"."""
+    if status >= 0:
+        return f"ended with status {status}"
+    name = signal.Signals(-status).name if -status in {*signal.Signals} else f"signal {-status}"
+    return f"ended by {name} ({signal.strsignal(-status)})"
+
+
+def can_fork() -> bool:
+    return hasattr(os, "fork")
+
+
+def call_in_fork(function: Callable[[], _T]) -> _T:
+    """Return what `function` returns in a fork of this process, or raise what it raises there.
+
+    Raises:
+        ForkDied: the fork ended without an answer.
+    """
+    reader, writer = os.pipe()
+    pid = fork()
+    if pid == 0:
+        os.close(reader)
+        answer_and_exit(function, writer)
+    os.close(writer)
+    try:
+        with os.fdopen(reader, "rb") as answers:
+            answer = answers.read()
+    except BaseException:  # a timeout's signal, Ctrl-C: nobody waits for the answer any more
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    _, status = os.waitpid(pid, 0)
+    return read_answer(answer, os.waitstatus_to_exitcode(status))
+
+
+def fork() -> int:
+    """Fork; the new process ends with the thread that forked it, and collects nothing that was there before."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # closed, or none of Python's own
+            stream.flush()
+    parent = os.getpid()
+    gc.freeze()  # a collection in the fork would copy every page that it looks at
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads: a fork starts its own
+        pid = os.fork()
+    if pid == 0:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        if "torch" in sys.modules:
+            # GNU OpenMP waits for ever for threads that the forked process has had.
+            sys.modules["torch"].set_num_threads(1)
+    else:
+        gc.unfreeze()
+    return pid
+
+
+def answer_and_exit(function: Callable[[], object], writer: int) -> NoReturn:
+    """Write what `function` returns or raises to a file descriptor, then end this process at once."""
+    status = 1
+    try:
+        data = _outcome(function)
+        with os.fdopen(writer, "wb") as answers:
+            answers.write(data)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def read_answer(answer: bytes, status: int) -> Any:
+    """Return or raise what `answer_and_exit` has written.
+
+    Raises:
+        ForkDied: it was interrupted; `status` says how.
+    """
+    if status != 0 or not answer:
+        raise ForkDied(status)
+    result, error, imported = pickle.loads(answer)
+    _import_libraries(imported)
+    if error is not None:
+        raise error
+    return result
+
+
+def _outcome(function: Callable[[], object]) -> bytes:
+    """Return the result or the exception of `function`, pickled."""
+    loaded = set(sys.modules)
+    result, raised = None, None
+    try:
+        result = function()
+    except BaseException as error:  # noqa: BLE001 - raised again by whoever asked
+        raised = portable(error)
+    imported = [name for name in sys.modules if name not in loaded and not may_be_launch_code(name)]
+    return pickle.dumps((result, raised, imported))
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return an exception that can be pickled with its traceback, though without local variables.
+
+    One that cannot becomes a RuntimeError with its text.
+    """
+    pickling_support.install(error)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - pickling somebody's exception may raise anything
+        text = "".join(traceback.format_exception(error))
+        return RuntimeError(f"{type(error).__name__}: {error}\n{text}")
+    return error
+
+
+def _import_libraries(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in sys.modules:
+            with suppress(Exception):  # then the next fork imports it, or fails as this one did not
+                importlib.import_module(name)
