@@ -140,15 +140,24 @@ def _outcome(function: Callable[[], object]) -> bytes:
 def portable(error: BaseException) -> BaseException:
     """Return an exception that can be pickled with its traceback, though without local variables.
 
-    One that cannot becomes a RuntimeError with its text.
+    What it was raised from goes if that cannot be pickled. An exception that itself cannot becomes a
+    RuntimeError with its text.
     """
+    text = "".join(traceback.format_exception(error))
+    if error.__suppress_context__:
+        error.__context__ = None
     pickling_support.install(error)
+    if _survives(error):
+        return error
+    error.__context__ = error.__cause__ = None
+    return error if _survives(error) else RuntimeError(f"{type(error).__name__}: {error}\n{text}")
+
+
+def _survives(error: BaseException) -> bool:
     try:
-        pickle.loads(pickle.dumps(error))
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:  # noqa: BLE001 - pickling somebody's exception may raise anything
-        text = "".join(traceback.format_exception(error))
-        return RuntimeError(f"{type(error).__name__}: {error}\n{text}")
-    return error
+        return False
 
 
 def _import_libraries(names: Iterable[str]) -> None:

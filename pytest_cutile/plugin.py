@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pytest_cutile.tensors.seeded import MakeTensor
 
 INTERPRETING = "_cutile_interpreting"
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+"""Exists where NVIDIA's driver is loaded; to look costs nothing."""
 
 
 # -- options and configuration ----------------------------------------------------------------------
@@ -79,6 +81,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cutile.pytest_parts.report_files import ReportFiles
 
         plugins.register(ReportFiles(run), "cutile-report-files")
+    if NVIDIA_DEVICE.exists():
+        from pytest_cutile.pytest_parts.gpu_guard import GpuGuard
+        from pytest_cutile.pytest_parts.meeting import worker_ending
+
+        plugins.register(GpuGuard(run), "cutile-gpu-guard")
+        if settings.xdist_worker:
+            run.ending = worker_ending(config)
     if settings.server_folder is None:
         from pytest_cutile.pytest_parts.deferred import DeferredReports
 
@@ -98,6 +107,15 @@ def pytest_configure(config: pytest.Config) -> None:
         plugins.register(
             Sanitizing(config, run.session) if watched is None else Sanitized(watched), "cutile-sanitizing"
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Leave a process behind that replaces the one that uses the GPU, if that ends in the middle of a test."""
+    if NVIDIA_DEVICE.exists():
+        from pytest_cutile.pytest_parts.supervised import supervise
+
+        supervise(session.config)
 
 
 def _check_early(run: PytestRun) -> None:

@@ -100,6 +100,8 @@ class Settings(NamedTuple):
     keeps_facts: bool
     """Whether a report shows what was compiled."""
     xdist_worker: bool
+    launch_seconds: float = 60.0
+    """Seconds after which a launch on a GPU counts as hung (ini option `cutile_launch_seconds`)."""
     perf_all: bool = False
     """Whether to measure cases that are known to be unchanged, too."""
     mutation_test: bool = False

@@ -178,6 +178,8 @@ class Reason(StrEnum):
     """The launcher, the inputs or the reference raised."""
     CRASH = "crash", Verdict.FAIL, "correct", "compile", "static", "speed"
     """The process that ran the case ended, or its CUDA context was lost. All other cases go on."""
+    OUT_OF_MEMORY = "out-of-memory", Verdict.FAIL, "correct", "speed"
+    """The GPU's memory was too small. All other cases go on."""
     HANG = "hang", Verdict.FAIL, "correct", "compile", "static", "speed"
     """A launch did not end within `cutile_launch_seconds`. Its process was ended; all other cases go on."""
     NO_GPU = "no-gpu", Verdict.NOT_MEASURED, "correct", "speed"

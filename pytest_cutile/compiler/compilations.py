@@ -17,6 +17,7 @@ from pytest_cutile.compiler.traced import (
     TracedLaunch,
     trace_in_fork,
 )
+from pytest_cutile.forking import ForkDied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class Compilation:
 
 class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
     """The launcher returned without launching a cuTile kernel."""
+
+
+class LauncherDied(RuntimeError):  # noqa: N818 - reads as what happened
+    """The process in which the launcher was traced ended: nothing is known of what it launches."""
 
 
 Trace: TypeAlias = Callable[[CompileCase], TracedCase]
@@ -72,7 +77,11 @@ class Compilations:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _trace_and_submit(self, case: CompileCase) -> TracedCase:
-        traced = self._trace(case)
+        try:
+            traced = self._trace(case)
+        except ForkDied as died:
+            what = f"{case.baseline_key}: its process {died} while its launcher was traced for {case.arch}"
+            raise LauncherDied(what) from None
         if not traced.launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
@@ -96,7 +105,7 @@ class Compilations:
         Raises:
             CompileError: the kernel's source, or an argument, is rejected.
             CompilerMissing: there is no compiler.
-            ForkDied: the launcher ended its process.
+            LauncherDied: the launcher ended its process.
             NothingLaunched: there is nothing to compile.
             Exception: whatever the launcher raised.
         """

@@ -55,16 +55,18 @@ class CompileCase:
 
 
 class KernelFunction(NamedTuple):
-    """The function of a kernel, by its place: the same in every process."""
+    """The function of a kernel, by what is the same in all forks of the process that imported it."""
 
     file: str
     line: int
     name: str
+    address: int
+    """Tells it from a function of the same text in another module."""
 
     @classmethod
     def of(cls, function: FunctionType) -> KernelFunction:
         code = function.__code__
-        return cls(code.co_filename, code.co_firstlineno, function.__name__)
+        return cls(code.co_filename, code.co_firstlineno, function.__name__, id(function))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from pytest_cutile.compiler import CompileError
-from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.compilations import LauncherDied, NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.errors import GateSkipped
@@ -69,6 +69,8 @@ class CompilingGate(Gate):
             reason = Reason.COMPILE_ERROR
         elif isinstance(error, NothingLaunched):
             reason = Reason.NOTHING_LAUNCHED
+        elif isinstance(error, LauncherDied):
+            reason = Reason.CRASH
         else:
             reason, detail = Reason.RAISED, f"{type(error).__name__}: {detail}"
         self.append(case, reason, detail)

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_cutile.compiler import CompileError
-from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
+from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
@@ -18,6 +18,7 @@ from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gpu.context import breaks_the_context, is_out_of_memory
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.results import INTERPRETER, CorrectResult
@@ -189,7 +190,15 @@ def _failure(error: Exception) -> dict[str, Any]:
             return {"reason": Reason.COMPILE_ERROR, "detail": message}
         case UncheckableOutput():
             return {"reason": Reason.UNCHECKABLE, "detail": message}
-    return {"reason": Reason.RAISED, "detail": f"{type(error).__name__}: {message}"}
+    return {"reason": reason_of(error), "detail": f"{type(error).__name__}: {message}"}
+
+
+def reason_of(error: Exception) -> Reason:
+    """Return the reason of a case whose launcher, inputs or reference raised."""
+    cause = error.__cause__ if isinstance(error, ReferenceFailed) and error.__cause__ is not None else error
+    if breaks_the_context(cause):
+        return Reason.CRASH
+    return Reason.OUT_OF_MEMORY if is_out_of_memory(cause) else Reason.RAISED
 
 
 def _remarks(report: CheckReport) -> Iterator[str]:

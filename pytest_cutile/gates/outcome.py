@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -10,11 +11,12 @@ import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
 from pytest_cutile.compiler import CompileError
-from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.compilations import LauncherDied, NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput, with_facts
 from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.gpu.context import breaks_the_context, is_out_of_memory
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
 from pytest_cutile.reports.document import printable
 from pytest_cutile.results import ErrorMap
@@ -30,6 +32,7 @@ _SAID_WITHOUT_TRACEBACK = (
     BaselineLaunchFailed,
     KernelFault,
     KernelMismatch,
+    LauncherDied,
     NothingLaunched,
     ReferenceFailed,
     RevisionError,
@@ -70,7 +73,7 @@ class GateOutcome(AbstractContextManager[None]):
         self,
         error_type: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        _traceback: TracebackType | None,
     ) -> None:
         """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
         __tracebackhide__ = True
@@ -80,7 +83,7 @@ class GateOutcome(AbstractContextManager[None]):
             if not self.session.settings.strict:
                 raise pytest.skip.Exception(printable(message), _use_item_location=True) from None
             raise GateFailed(f"{message} [--perf-strict]", pytrace=False) from None
-        if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
+        if isinstance(error, ReferenceFailed) and is_out_of_memory(error.__cause__):
             error = error.__cause__
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise GateFailed(NO_TORCH, pytrace=False) from None
@@ -95,7 +98,8 @@ class GateOutcome(AbstractContextManager[None]):
             return
         if breaks_the_context(error):
             self.session.gpu.failure = f"{self.where}: {error}".partition("\n")[0]
-        if _is_out_of_memory(error):
+            raise GateFailed(_crash_message(error, self.where), pytrace=False) from None
+        if is_out_of_memory(error):
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self.where)
             raise GateFailed(message, pytrace=False) from None
@@ -157,20 +161,20 @@ def is_users(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] not in {"pytest_cutile", "torch"}
 
 
-def breaks_the_context(error: BaseException) -> bool:
-    """Say whether `error` leaves the CUDA context unusable for this process."""
-    fatal = (
-        "device-side assert",
-        "illegal instruction",
-        "illegal memory access",
-        "misaligned address",
-        "unspecified launch failure",
-    )
-    return any(phrase in str(error) for phrase in fatal)
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"
+def _crash_message(error: BaseException, where: str) -> str:
+    """Return the story of a kernel that ended the CUDA context: what CUDA said, and at which of the user's lines."""
+    lines = [
+        f"{where}: a kernel crashed, and with it the CUDA context of its process: {error}".partition("\n")[0]
+    ]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_users(frame)]
+    if frames:
+        code = frames[-1].f_code
+        lines.append(
+            f"  noticed at {code.co_filename}:{frames[-1].f_lineno} in {code.co_name}; launches are "
+            "asynchronous, so that it may have happened earlier"
+        )
+    lines.append("  All other cases go on in another process. To find the access: --sanitize=memcheck")
+    return "\n".join(lines)
 
 
 def _out_of_memory_message(error: BaseException, where: str) -> str:

@@ -22,8 +22,9 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
+from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.input_names import LAYOUTS, NORMAL
 from pytest_cutile.results import INTERPRETER, CorrectResult
 from pytest_cutile.session import Session

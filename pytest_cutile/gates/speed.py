@@ -18,11 +18,13 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, n_runs
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.correct import reason_of
 from pytest_cutile.gates.declared import compile_case, is_compiled, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_case import declared_speed_case
 from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Session
@@ -135,7 +137,7 @@ def _recording_what_raises(session: Session, case: SpeedCase) -> Iterator[None]:
         raise
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        session.results.append(speed_result(case, reason=Reason.RAISED, detail=detail))
+        session.results.append(speed_result(case, reason=reason_of(error), detail=detail))
         raise
 
 
@@ -173,11 +175,14 @@ def _measure_for_another(session: Session, case: SpeedCase, requested: Requested
     if request is None:  # the test makes several measurements, and only others are requested
         measurement = measure_case(session, case, sustained=False)
         return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
+    requested.begin(case.key)
     try:
         with user_code():
             measurement = measure_requested(session, case, request)
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
+        if breaks_the_context(error):
+            reason = Reason.CRASH
         if isinstance(error, MeasurementFailed):
             reason, text = error.reason, str(error)
         elif isinstance(error, BaselineLaunchFailed | RevisionError):

@@ -20,7 +20,8 @@ from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
 from pytest_cutile.gates.correct import check_task
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
-from pytest_cutile.gates.outcome import GateFailed, breaks_the_context
+from pytest_cutile.gates.outcome import GateFailed
+from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison

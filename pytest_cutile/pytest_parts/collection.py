@@ -379,7 +379,7 @@ def prepare(run: PytestRun, item: pytest.Item) -> None:
     if run.settings.xdist_worker:  # it gets tests one by one, most likely in this order
         items = [*next_cases(items[items.index(item) :])]
     run.prepared.update(items)
-    tasks = tasks_of(items)
+    tasks = tasks_of(item for item in items if not run.has_run(item.nodeid))
     for name, gate in run.gates.items():
         gate.prepare([task for task in tasks if task.gate == name])
 

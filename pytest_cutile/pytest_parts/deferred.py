@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,16 +12,14 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
-from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.failure import CALLS
-from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
+from pytest_cutile.pytest_parts.reporting import PROPERTY
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.pytest_parts.workers import WorkerEnding
 
 if TYPE_CHECKING:
     from pytest_cutile.pytest_parts.fresh_process import Server
     from pytest_cutile.pytest_parts.meeting import Worker
-    from pytest_cutile.results import Result
     from pytest_cutile.speed.pending import PendingCase
     from pytest_cutile.speed.suite import SpeedSuite
 
@@ -76,6 +72,8 @@ class DeferredReports:
         deferred = _DeferredTest(item, reports, suite.pending[known:])
         if deferred.pending:
             self._deferred.append(deferred)
+            if isinstance(self._run.ending, WorkerEnding):
+                self._run.ending.defer([test.item.nodeid for test in self._deferred])
             self._say_deferred(item.config)
             self._get_ready(item.session)
         else:
@@ -206,97 +204,3 @@ def _xdist_worker(config: pytest.Config) -> Any:
         return None
     plugins = config.pluginmanager.get_plugins()
     return next((plugin for plugin in plugins if hasattr(plugin, "item_index")), None)
-
-
-def _without_gate(nodeid: str) -> str:
-    return nodeid.replace(f"::{gate_of(nodeid)}[", "::[", 1)
-
-
-class LostTests:
-    """On pytest-xdist's controller: fails tests that a worker began and never reported.
-
-    pytest-xdist reports the test that a worker was running when it died, but not the tests whose reports the
-    worker had deferred. The cases of both are reported as not measured.
-    """
-
-    def __init__(self, results: Results) -> None:
-        self._results = results
-        self._running: Counter[str] = Counter()
-        self._crashed: list[pytest.TestReport] = []
-        self._cases: dict[str, Result] = {}
-        """A result of the case of a declared kernel, by the ids of its tests without their gates."""
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._running[nodeid] += 1
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when not in ("setup", "call"):
-            self._running[report.nodeid] -= 1
-        if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a crashed worker
-            self._crashed.append(report)
-        for result in results_of(report):
-            self._cases[_without_gate(report.nodeid)] = result
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Report what is missing as failed, and as not measured."""
-        for crashed in self._crashed:
-            if gate_of(crashed.nodeid) in Reason.LOST.gates:  # nobody knows here what test functions measure
-                self._report_not_measured(session, crashed)
-        if session.shouldstop or session.exitstatus == pytest.ExitCode.INTERRUPTED:
-            return
-        for nodeid in [*self._running.elements()]:
-            report = _lost(
-                nodeid,
-                f"{nodeid}: its worker process ended before it could report the test, which was to be "
-                "measured again in fresh processes: not measured, not passed, not recorded",
-            )
-            session.config.hook.pytest_runtest_logreport(report=report)
-            self._report_not_measured(session, report)
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _report_not_measured(self, session: pytest.Session, lost: pytest.TestReport) -> None:
-        """Report the case of a lost test as not measured, in a teardown report, which carries results.
-
-        Kernel, case and GPU come from another gate's result for the case, or else from the test's name.
-        """
-        from pytest_cutile.results import SpeedResult, names_of_test
-
-        nodeid = key = lost.nodeid
-        kernel, case = names_of_test(nodeid)
-        if gate := gate_of(nodeid):
-            case = case.removeprefix(f"{gate}[").removesuffix("]")
-            key = f"{kernel}[{case}]"
-        known = self._cases.get(_without_gate(nodeid))
-        result = SpeedResult(
-            key=known.key if known else key,
-            kernel=known.kernel if known else kernel,
-            case=known.case if known else case,
-            arch=known.arch if known else "",
-            gpu=known.gpu if known else "",
-            verdict=Reason.LOST.verdict,
-            reason=Reason.LOST,
-            detail=str(lost.longrepr),
-        )
-        teardown = _lost(nodeid, "")
-        teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
-        teardown.user_properties = [(PROPERTY, result.to_builtins())]
-        if hasattr(lost, "node"):  # the worker: pytest's JUnit writer matches reports by it
-            teardown.node = lost.node  # type: ignore[attr-defined]
-        session.config.hook.pytest_runtest_logreport(report=teardown)
-        self._results.blame(result)
-
-
-def _lost(nodeid: str, message: str) -> pytest.TestReport:
-    """Return the report of a failure that no running test can report any more."""
-    now = time.time()
-    return pytest.TestReport(
-        nodeid=nodeid,
-        location=(nodeid.partition("::")[0], None, nodeid.rpartition("::")[2]),
-        keywords={},
-        outcome="failed",
-        longrepr=message,
-        when="call",
-        start=now,
-        stop=now,
-    )

@@ -23,8 +23,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from pytest_cutile.pytest_parts.options import OPTIONS, SERVER_FOLDER
 from pytest_cutile.settings import SHARERS_VARIABLE
 from pytest_cutile.speed.case import Request
-from pytest_cutile.speed.protocol import Answers, ProcessFiles
+from pytest_cutile.speed.protocol import Answers, Failed, ProcessFiles
 from pytest_cutile.temporary import temporary_folder
+from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
     import pytest
@@ -191,13 +192,30 @@ class Server:
                 self._asked += count
                 for files in started:
                     files.ask(requests)
-                for files in started:
-                    problem = self._wait(files, len(requests))
-                    answered.append(Answers(answers=files.answers(), problem=problem))
+                answered += [self._answers(files, requests) for files in started]
             except OSError as error:  # a full disk, no memory for a process
                 missing = processes - len(answered)
                 answered += [Answers(problem=f"it could not be run: {error}")] * missing
         return answered
+
+    def _answers(self, files: ProcessFiles, requests: Mapping[str, Request]) -> Answers:
+        """Wait for a fresh process; let another one measure what is left if a case has ended it."""
+        problem = self._wait(files, len(requests))
+        answers = files.answers()
+        last = files.begun()
+        if problem and last and last not in {answer.key for answer in answers}:
+            text = f"{last}: the fresh process that measured it ended: {problem}"
+            answers.append(Failed(key=last, reason=Reason.CRASH, error=text))
+        done = {answer.key for answer in answers}
+        left = {key: request for key, request in requests.items() if key not in done}
+        if problem and done and left and not self._stopping.is_set():
+            self._start()
+            self._asked += 1
+            following = ProcessFiles(self._folder, self._asked)
+            following.ask(left)
+            rest = self._answers(following, left)
+            return Answers(answers=[*answers, *rest.answers], problem=rest.problem)
+        return Answers(answers=answers, problem=problem)
 
     def _wait(self, files: ProcessFiles, cases: int) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""

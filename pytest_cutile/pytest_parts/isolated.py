@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from _pytest.runner import CallInfo, runtestprotocol
+from _pytest.runner import runtestprotocol
 
 from pytest_cutile.forking import ForkDied, call_in_fork
 from pytest_cutile.pytest_parts.collection import prepare_once
-from pytest_cutile.pytest_parts.crashed import crash_message, crash_results
-from pytest_cutile.pytest_parts.reporting import PROPERTY
+from pytest_cutile.pytest_parts.crashed import Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import FORK_REPORTS, PytestRun
 from pytest_cutile.verdicts import Reason
 
@@ -70,7 +69,9 @@ def _run_in_fork(item: pytest.Item, run: PytestRun) -> dict[str, pytest.TestRepo
     try:
         answer = call_in_fork(lambda: _run(item, sibling, run, remaining))
     except ForkDied as died:
-        reports = _reports_of_crash(item, run, died)
+        what = f"its process {died} while its kernel was interpreted"
+        crash = Crash(nodeid=item.nodeid, reason=Reason.CRASH, what=what)
+        reports = reports_of_crash(item, run.session, crash)
     else:
         deserialize = item.config.hook.pytest_report_from_serializable
         reports = [deserialize(config=item.config, data=data) for data in answer.reports]
@@ -102,25 +103,6 @@ def _run(
     )
     session.close()
     return answer
-
-
-def _reports_of_crash(item: pytest.Item, run: PytestRun, died: ForkDied) -> list[pytest.TestReport]:
-    """Return the reports of a test whose fork ended without any: its call has failed."""
-    from pytest_cutile.gates.outcome import GateFailed
-
-    message = crash_message(item, f"its process {died} while its kernel was interpreted")
-
-    def fail() -> None:
-        raise GateFailed(message, pytrace=False)
-
-    results = crash_results(item, run.session, Reason.CRASH, message.partition("\n")[0])
-    reports = []
-    for phase, function in (("setup", _nothing), ("call", fail), ("teardown", _nothing)):
-        if phase == "call":
-            item.user_properties += [(PROPERTY, result.to_builtins()) for result in results]
-        call = CallInfo.from_call(function, when=phase)  # type: ignore[arg-type]
-        reports.append(item.ihook.pytest_runtest_makereport(item=item, call=call))
-    return reports
 
 
 def _nothing() -> None:

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cutile.gpu.context import context_error
 from pytest_cutile.pytest_parts.fresh_process import (
     ANOTHER_SERVER,
     DIE_WITH_PARENT,
     POLL_SECONDS,
 )
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.speed.protocol import ProcessFiles, RequestedCases
+from pytest_cutile.pytest_parts.watchdog import Watchdog
+from pytest_cutile.speed.protocol import Failed, ProcessFiles, RequestedCases
+from pytest_cutile.verdicts import Reason
 
 
 class MeasuringServer:
@@ -78,17 +81,32 @@ class MeasuringServer:
             self._run.session.requested = requested
             nodeids = {request.nodeid for request in requested.requests.values()}
             items = [item for item in session.items if item.nodeid in nodeids]
+            self._watch(requested)
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 requested.answer_rest(
                     item.nodeid, self._problems.get(item.nodeid, "its test measured nothing")
                 )
+                if context_error():  # another process measures what is left
+                    return 1
         except BaseException:  # noqa: BLE001 - whatever it is, the run shows the end of the output
             traceback.print_exc()
             return 1
         finally:
             _flush()
         return 0
+
+
+    def _watch(self, requested: RequestedCases) -> None:
+        """End this process if a launch does not end; another one measures what is left."""
+        limit_s = self._run.settings.launch_seconds
+
+        def answer_and_end(place: str) -> None:
+            text = f"{requested.running}: a launch did not end within {limit_s:g} s: it waits at {place}"
+            requested.answer(Failed(key=requested.running, reason=Reason.HANG, error=text))
+            os._exit(1)
+
+        Watchdog(limit_s, beat=lambda: None, bark=answer_and_end).start()
 
 
 def _flush() -> None:

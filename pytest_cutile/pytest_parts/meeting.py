@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
+from pytest_cutile.pytest_parts.workers import WorkerEnding
 from pytest_cutile.settings import SHARERS_VARIABLE
 from pytest_cutile.speed.case import Request
 from pytest_cutile.speed.protocol import Answers, take_message, write_message
@@ -144,9 +145,17 @@ class Meeting:
             self._thread.join()
 
     @functools.cached_property
+    def folder(self) -> Path | None:
+        """The folder by which workers talk with the controller; None if there is no room for it."""
+        with contextlib.suppress(OSError):
+            return Path(self._resources.enter_context(temporary_folder()))
+        return None
+
+    @property
     def _folder(self) -> Path:
-        folder = temporary_folder()
-        return Path(self._resources.enter_context(folder))
+        if self.folder is None:
+            raise OSError("no temporary folder can be made")
+        return self.folder
 
     # -- the controller's thread ----------------------------------------------------------------------
 
@@ -223,6 +232,14 @@ def measuring_for(
     if FOLDER in workerinput:
         return Worker(Path(workerinput[FOLDER]), workerinput["workerid"], nodeids)
     return Server(config, progress, nodeids, alike=int(workerinput.get("workercount", 1)))
+
+
+def worker_ending(config: pytest.Config) -> WorkerEnding | None:
+    """Return how a worker of pytest-xdist ends in a test; None of one that shares no folder."""
+    workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
+    if FOLDER not in workerinput:
+        return None
+    return WorkerEnding(config, Path(workerinput[FOLDER]), workerinput["workerid"])
 
 
 def _is_here(node: Any) -> bool:

@@ -8,23 +8,39 @@ import secrets
 import shutil
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import pytest
 
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.options import read_settings
-from pytest_cutile.pytest_parts.reporting import Results
+from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.pytest_parts.status import StatusLine
 from pytest_cutile.settings import RUN_VARIABLE
 from pytest_cutile.temporary import run_folder
+from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_cutile.gates import Gates
     from pytest_cutile.pytest_parts.collection import KernelLocation
+    from pytest_cutile.pytest_parts.crashed import Crash
     from pytest_cutile.session import Session
+
+
+_UNCHECKED = {Reason.RAISED, Reason.COMPILE_ERROR, Reason.UNCHECKABLE, Reason.CRASH, Reason.HANG}
+"""Reasons of the gate `correct` after which nobody knows whether a case is right."""
+
+
+class Ending(Protocol):
+    """Ends a process in the middle of a test, so that another one goes on behind the test."""
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+
+    def end(self, crash: Crash, reports: Sequence[pytest.TestReport]) -> NoReturn:
+        """End this process in a test, of which these reports were not passed on yet."""
 
 
 class PytestRun:
@@ -44,6 +60,12 @@ class PytestRun:
         """Tests of declared kernels for which the gates have started what they need."""
         self.in_fork = False
         """Whether this process is a fork that runs a single test (`isolated.py`)."""
+        self.ending: Ending | None = None
+        """How this process ends in a test that others go on behind; None: nobody would."""
+        self.has_run: Callable[[str], bool] = lambda _: False
+        """Says whether an earlier process of this run has run a test, by its id."""
+        self.lost = ""
+        """What ended the CUDA context of this process; "" while it is usable."""
 
     @property
     def worker(self) -> Mapping[str, object]:
@@ -127,8 +149,19 @@ class PytestRun:
 
     def begin_fork(self) -> None:
         """In a fork that runs a single test: begin with services of its own."""
-        self.in_fork = True
+        self.in_fork, self.ending = True, None
+        self.progress.begin_fork()
         self.session.begin_fork()
+
+    def remember(self, report: pytest.TestReport) -> None:
+        """Know what a test has found that another process of the run has reported."""
+        from pytest_cutile.results import CorrectResult
+
+        for result in results_of(report):
+            if isinstance(result, CorrectResult) and result.verdict is not Verdict.NOT_MEASURED:
+                unchecked = result.reason in _UNCHECKED
+                wrong = Reason.UNCHECKED if unchecked else Reason.WRONG_RESULT
+                self.session.checked[result.key] = None if result.verdict is Verdict.PASS else wrong
 
     def close(self) -> None:
         if self.has_session:

@@ -101,6 +101,10 @@ class StatusLine:
             self._text, self._since = text, time.monotonic()
         self._start()
 
+    def begin_fork(self) -> None:
+        """In a fork: the thread, and whoever held the lock, are in the process that was forked."""
+        self._lock, self._thread = threading.Lock(), None
+
     def clear(self) -> None:
         """Make room: pytest writes next, or what was said is over."""
         with self._lock:

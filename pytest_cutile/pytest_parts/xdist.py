@@ -20,11 +20,12 @@ class Controller:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         plugins = session.config.pluginmanager
         if plugins.hasplugin("dsession"):
-            from pytest_cutile.pytest_parts.deferred import LostTests
             from pytest_cutile.pytest_parts.meeting import Meeting
+            from pytest_cutile.pytest_parts.workers import LostTests
 
-            plugins.register(Meeting(session.config, self._run.progress), "cutile-meeting")
-            plugins.register(LostTests(self._run.results), "cutile-lost-tests")
+            meeting = Meeting(session.config, self._run.progress)
+            plugins.register(meeting, "cutile-meeting")
+            plugins.register(LostTests(self._run.results, meeting.folder), "cutile-lost-tests")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

@@ -1,7 +1,7 @@
 """What a run asks its fresh processes, and what they answer: by files in one folder, a message in each.
 
-For process 1 the run writes `1.requests.json`, the process `1.measured.jsonl` (a line for each case), and its
-server `1.ended` when the process has ended.
+For process 1 the run writes `1.requests.json`, the process `1.begun` (the case that it measures now) and
+`1.measured.jsonl` (a line for each case), and its server `1.ended` when the process has ended.
 """
 
 from __future__ import annotations
@@ -107,6 +107,13 @@ class ProcessFiles:
         with self._path("measured.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(answer) + b"\n")
 
+    def begin(self, key: str) -> None:
+        write_message(self._path("begun"), key)
+
+    def begun(self) -> str:
+        """Return the key of the case that a fresh process began last; "" if it began none."""
+        return read_message(self._path("begun"), str) or ""
+
     def answers(self) -> list[Answer]:
         """Return what a fresh process has answered so far; skip a line that it could not finish."""
         path = self._path("measured.jsonl")
@@ -134,6 +141,13 @@ class RequestedCases:
         """By the key of the case."""
         self._files = files
         self._open = set(requests)
+        self.running = ""
+        """The key of the case that is measured now."""
+
+    def begin(self, key: str) -> None:
+        """Say which case is measured next: measuring it may end this process."""
+        self.running = key
+        self._files.begin(key)
 
     def answer(self, answer: Answer) -> None:
         """Write the answer at once: measuring the next case may end this process."""

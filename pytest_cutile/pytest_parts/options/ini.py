@@ -89,6 +89,14 @@ INI_KEYS = (
         parse=_positive,
         type=_NUMBER,
     ),
+    IniKey(
+        name="cutile_launch_seconds",
+        field="launch_seconds",
+        help="Seconds after which a launch on a GPU counts as hung: its process is ended, and replaced.",
+        default=60.0,
+        parse=_positive,
+        type=_NUMBER,
+    ),
 )
 
 
