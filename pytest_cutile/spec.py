@@ -131,8 +131,8 @@ class CheckOptions:
     vary_layout: bool | None = None
     """Whether to run again with the inputs' values in other layouts, under the same bound: with padded rows,
     from an address that is a multiple of one element only, and with the last two axes exchanged in memory. A
-    launcher may refuse one, by its own `raise` of a ValueError, TypeError or NotImplementedError. By default
-    the first two, and only in small cases; interpreted, the first."""
+    launcher may refuse one, by its own `raise` of a ValueError, TypeError or NotImplementedError, or by
+    `.view`, which never copies. By default the first two, and only in small cases; interpreted, the first."""
     independent: Axes | None = None
     """Names of dimensions of arguments, and of outputs under "output", along which they may be cut:
     `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases of more than

@@ -38,7 +38,7 @@ from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
-from pytest_cutile.correctness.rejections import is_refusal
+from pytest_cutile.correctness.rejections import is_layout_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
 from pytest_cutile.spec import CheckOptions
@@ -302,7 +302,7 @@ class _Check:
                 mismatch.args = (f"with inputs of {layout}: {text}",)
                 raise
             except Exception as error:
-                if not is_refusal(error):
+                if not is_layout_refusal(error):
                     self._blame_second_launch()
                     error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
                     raise
