@@ -33,12 +33,19 @@ from pytest_cutile.correctness.errors import (
     with_facts,
 )
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
-from pytest_cutile.correctness.gradients import with_gradients
+from pytest_cutile.correctness.gradients import (
+    EXPANDED,
+    REPEATED,
+    GradientCheck,
+    NoSecondPass,
+    is_upstream,
+    with_gradients,
+)
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
-from pytest_cutile.correctness.rejections import is_layout_refusal
+from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
 from pytest_cutile.spec import CheckOptions
@@ -46,6 +53,11 @@ from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, 
 
 MOST_LAUNCHES = 4
 """Launches of a check up to which another one follows because of what the last one left in memory."""
+OVERWRITES = (
+    "  does backward overwrite what forward has kept?",
+    "  let it work on a copy, or raise; backward_once=True says that it runs once by design",
+)
+"""What is said of a second backward pass that is wrong."""
 
 __all__ = [
     "CheckReport",
@@ -104,10 +116,13 @@ def run_check(
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    gradients = None
     if options.grad:
-        checked = with_gradients(fn, args, kwargs, reference=reference, options=options, launching=launching)
-        fn, reference, options = checked.fn, checked.reference, checked.options
-        args, kwargs = checked.args, checked.kwargs
+        gradients = with_gradients(
+            fn, args, kwargs, reference=reference, options=options, launching=launching
+        )
+        fn, reference, options = gradients.fn, gradients.reference, gradients.options
+        args, kwargs = gradients.args, gradients.kwargs
     launcher = GuardedLauncher(fn, args, kwargs, options, launching)
     terms = Terms.of(options, launcher.read)
     if options.independent is not None:
@@ -131,6 +146,8 @@ def run_check(
     while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.
         check.compare_again(LATER_LAUNCH.format(launcher.launches + 1, launcher.launches))
+    if gradients is not None and check.first is not None:
+        layouts |= check.compare_backward(gradients)
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
@@ -268,7 +285,7 @@ class _Check:
             runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
             check = replace(self, title=title, runs=runs, started=time.perf_counter(), first=None)
             check.compare({name: mutated[name] for name in changed})
-        return tuple(name for name in mutated if name not in changed)
+        return tuple(name for name in mutated if not (name in changed or is_upstream(name)))
 
     def compare_repeat(self, outputs: Any) -> bool | None:
         """Launch again; return whether the bits are the same, None for no launch."""
@@ -309,6 +326,32 @@ class _Check:
                 outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
         return outcomes
 
+    def compare_backward(self, gradients: GradientCheck) -> dict[str, str]:
+        """Run backward twice, and once from the upstream gradients of `.sum()`; return what came of it."""
+        outcomes: dict[str, str] = {}
+        inputs, options = self.launcher.inputs, gradients.options
+        if not options.backward_once:
+            repeated = replace(gradients.fn, is_repeated=True)
+            try:
+                with _naming_launch(f"in {REPEATED} (retain_graph=True)", facts=OVERWRITES):
+                    self._compare_if_other(self.launcher.relaunch(fn=repeated))
+                outcomes[REPEATED] = "right"
+            except NoSecondPass as refused:
+                outcomes[REPEATED] = f"{REFUSED}{refused}".partition("\n")[0]
+        expanded = gradients.expanded(inputs.before)
+        if expanded is not None and options.vary_layout is not False and not inputs.entangled:
+            args, kwargs = self.launcher.split(expanded)
+            runs = ReferenceRuns(replace(self.runs.call, args=args, kwargs=kwargs), [WHOLE], self.runs.terms)
+            try:
+                with _naming_launch(f"with {EXPANDED}, as .sum().backward() gives it"):
+                    replace(self, runs=runs, first=None).compare(self.launcher.launch_with(expanded))
+                outcomes[EXPANDED] = "right"
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                outcomes[EXPANDED] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
+        return outcomes
+
     def _blame_second_launch(self) -> None:
         """Where another layout came with the second launch, raise what the latter does by itself.
 
@@ -320,11 +363,12 @@ class _Check:
 
 
 @contextlib.contextmanager
-def _naming_launch(which: str) -> Iterator[None]:
-    """Have a failure say in `which` launch it came."""
+def _naming_launch(which: str, *, facts: Sequence[str] = ()) -> Iterator[None]:
+    """Have a failure say in `which` launch it came, and a wrong result `facts` about that."""
     try:
         yield
     except KernelMismatch as mismatch:
+        mismatch.args = (with_facts(f"{mismatch}", *facts),)
         mismatch.on_launch(which)
         raise
     except Exception as error:

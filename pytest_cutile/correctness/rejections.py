@@ -14,7 +14,7 @@ _NO_SUCH_VIEW = re.compile(
     r"|stride\(-1\) must be 1 to view"
     r"|must have a last dimension with stride 1|must have a stride divisible by"
 )
-"""What torch says of memory that cannot be seen in another shape (`view`) or dtype (`view`, `view_as_complex`)."""
+"""What torch says of memory that cannot be seen as another shape or dtype (`view`, `view_as_complex`)."""
 _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda", "pytest_cutile"}
 """Packages that know nothing of what a kernel is meant to take."""
 
@@ -37,5 +37,5 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_layout_refusal(error: BaseException) -> bool:
-    """Say whether an error refuses how arguments lie in memory: so does torch's `view`, which never copies."""
+    """Say whether an error refuses how arguments lie in memory: so does `view`, which never copies."""
     return is_refusal(error) or (isinstance(error, RuntimeError) and bool(_NO_SUCH_VIEW.search(str(error))))

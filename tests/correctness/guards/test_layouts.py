@@ -93,7 +93,10 @@ def test_only_what_the_kernels_own_code_raises_is_a_refusal(fails, refuses):
     ("launch", "refused"),
     [
         (lambda x: copy(x.view(-1)), {"padded rows", "transposed storage"}),
-        (lambda x: copy(x.view(torch.int32)).view(x.dtype), {"an offset of one element", "transposed storage"}),
+        (
+            lambda x: copy(x.view(torch.int32)).view(x.dtype),
+            {"an offset of one element", "transposed storage"},
+        ),
         (lambda x: copy(torch.view_as_real(torch.view_as_complex(x.view(6, 5, 2)))), None),
     ],
     ids=["shape", "dtype", "complex"],
