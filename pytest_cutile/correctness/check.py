@@ -22,7 +22,7 @@ from pytest_cutile.correctness.compare.elements import ComparedOutput
 from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs, floats_as
 from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes, cut, sample
-from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
+from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import (
     LATER_LAUNCH,
@@ -44,7 +44,8 @@ from pytest_cutile.correctness.gradients import (
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
-from pytest_cutile.correctness.mutation.run import run_mutants
+from pytest_cutile.correctness.mutation.run import TooLong, run_mutants
+from pytest_cutile.correctness.on_cpu import OnCpu, on_cpu, to_cpu
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
@@ -163,7 +164,7 @@ def run_check(
         seconds=time.perf_counter() - started,
         reference_runs=check.runs.count,
         outputs=describe(outputs),
-        mutation=_run_mutants(launcher, call.reference, comparison.wholes) if options.mutation_test else None,
+        mutation=_run_mutants(launcher, call, comparison.wholes) if options.mutation_test else None,
         unguarded=tuple(launcher.inputs.notes),
         uncompared=uncompared,
         deterministic=deterministic,
@@ -246,9 +247,12 @@ class _Check:
         if arguments is None:
             return False
         args, kwargs = self.launcher.split(arguments)
-        call = replace(self.runs.call, args=args, kwargs=kwargs)
+        call = on_cpu(replace(self.runs.call, args=args, kwargs=kwargs))
+        if call is None:
+            return False
         try:
-            outputs = self.launcher.launch_with(arguments)
+            call.run(OnCpu())  # what the reference cannot take is not launched
+            outputs = to_cpu(self.launcher.launch_with(arguments))
             runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
             return not compare_outputs(outputs, runs).failed
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
@@ -394,12 +398,16 @@ def _leaving(names: Collection[str], call: ReferenceCall, launcher: GuardedLaunc
 
 
 def _run_mutants(
-    launcher: GuardedLauncher, reference: Callable[..., Any], wholes: Sequence[ComparedOutput]
+    launcher: GuardedLauncher, call: ReferenceCall, wholes: Sequence[ComparedOutput]
 ) -> MutationReport:
-    before = launcher.inputs.before
+    call = replace(call, sliced=())
+    on_the_cpu = on_cpu(call)
 
     def rerun(inputs: Mapping[str, Any]) -> Any:
-        args, kwargs = launcher.split({**before, **inputs})
-        return run_with(reference, [*args.values()], kwargs)
+        if on_the_cpu is None:
+            raise TooLong
+        args, kwargs = launcher.split({**on_the_cpu.arguments, **inputs})
+        return replace(on_the_cpu, args=args, kwargs=kwargs).run(OnCpu())
 
-    return run_mutants(wholes, {name: before[name] for name in launcher.read}, rerun)
+    inputs = call.arguments if on_the_cpu is None else on_the_cpu.arguments
+    return run_mutants(wholes, {name: inputs[name] for name in launcher.read}, rerun)

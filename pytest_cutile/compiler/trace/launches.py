@@ -50,6 +50,8 @@ class Recorder:
     launches: list[Launch] = field(default_factory=list)
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
+    takes_cpu: bool = False
+    """Whether all tensors of a launch may be on the CPU."""
 
     def launch(
         self,
@@ -63,7 +65,9 @@ class Recorder:
     ) -> None:
         """Stand in for `cuda.tile.launch`: check what it checks, or CUDA for it, and record."""
         __tracebackhide__ = True
-        del stream
+        from pytest_cutile.compiler.trace.refusals import check_on_gpu, check_stream
+
+        check_stream(stream)
         if not isinstance(grid, tuple):
             raise TypeError(f"Grid must be a tuple, got {type(grid).__name__}")
         if len(grid) > _MAX_GRID_RANK:
@@ -81,6 +85,7 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
+        check_on_gpu(kernel_args, self.tensors.on_gpu, takes_cpu=self.takes_cpu)
         launch = Launch(
             kernel=kernel,
             grid=sizes,
@@ -128,6 +133,7 @@ def pretend_gpu(
     *,
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None,
     fresh: Callable[[torch.Tensor], None] | None = None,
+    takes_cpu: bool = False,
 ) -> Iterator[Recorder]:
     """Pretend a GPU of `arch` ("sm_121"); inputs are to be made inside as well.
 
@@ -140,6 +146,7 @@ def pretend_gpu(
             they are uninitialized, and never what a kernel would have written.
         run: Runs each launch, given its arguments as they were passed; only with "cpu".
         fresh: Fills each tensor that is made uninitialized, instead of zero.
+        takes_cpu: Whether all tensors of a launch may be on the CPU; some of them never may.
 
     Raises:
         CompilerMissing: cuda-tile or torch is not installed.
@@ -160,7 +167,7 @@ def pretend_gpu(
     operations = TorchOperations()
     # Only a fingerprint needs to know what torch computes, and each operation takes longer for it.
     mode = PretendedTensors(backing, fresh=fresh, operations=operations if run is None else None)
-    recorder = Recorder(tensors=mode, operations=operations, run=run)
+    recorder = Recorder(tensors=mode, operations=operations, run=run, takes_cpu=takes_cpu)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(
@@ -184,13 +191,16 @@ def pretend_gpu(
 
 
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:
-    """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched."""
-    return record(make_and_launch, arch).launches
+    """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched.
+
+    All tensors of a launch may be on the CPU.
+    """
+    return record(make_and_launch, arch, takes_cpu=True).launches
 
 
-def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
+def record(make_and_launch: Callable[[], object], arch: str, *, takes_cpu: bool = False) -> Recorder:
     """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values."""
-    with pretend_gpu(arch, "meta") as recorder:
+    with pretend_gpu(arch, "meta", takes_cpu=takes_cpu) as recorder:
         try:
             make_and_launch()
         except Exception as error:
@@ -198,7 +208,7 @@ def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
                 raise
         else:
             return recorder
-    with pretend_gpu(arch, "cpu") as recorder:
+    with pretend_gpu(arch, "cpu", takes_cpu=takes_cpu) as recorder:
         make_and_launch()
     return recorder
 
