@@ -120,21 +120,30 @@ def test_mutants_of_large_inputs_on_a_gpu_are_skipped(monkeypatch):
     assert not any(mutant.of_input for mutant in skipped.mutants)
 
 
-def test_inputs_around_zero_are_tried_on_the_reference_first():
+@pytest.mark.parametrize(("lowest", "launches"), [(0, 1), (-100, 2)])
+def test_inputs_around_zero_are_tried_on_the_reference_first(lowest, launches, monkeypatch):
     """A launcher that takes an index from a value runs out of bounds where the reference raises."""
-    values, indices_of = torch.arange(64.0), torch.full((64,), 60.0) + torch.randn(64) / 100
+    places = torch.full((64,), 60.0) + torch.randn(64, generator=torch.Generator().manual_seed(1)) / 2
     launched = []
 
     def launch(values, at):
         launched.append(float(at.mean()))
-        return values[at.long().clamp(0, 63)] * (1 + 2**-9)
+        return values[at.long().clamp(0, 63)] * 2
 
     def reference(values, at):
-        return values.index_select(0, at.long())
+        if float(at.mean()) < 1 and lowest == 0:
+            raise IndexError("index -1 is out of range")
+        return values[at.long().clamp(0, 63)]
 
+    def explain(*_, is_right_around_zero, **__):
+        is_right_around_zero()
+        return KernelMismatch("wrong")
+
+    monkeypatch.setattr("pytest_cutile.correctness.check.explain_mismatch", explain)
+    monkeypatch.setattr("pytest_cutile.correctness.guards.launch.GuardedLauncher.cause", lambda *_: "")
     with pytest.raises(KernelMismatch):
-        check_kernel(launch, values.half(), indices_of, reference=reference, vary_layout=False)
-    assert min(launched) > 50
+        check_kernel(launch, torch.arange(64.0), places, reference=reference, vary_layout=False)
+    assert len(launched) == launches
 
 
 INDEXED = [

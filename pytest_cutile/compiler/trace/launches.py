@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.patching import Replacements
+from pytest_cutile.compiler.trace.questions import questions_answered
 from pytest_cutile.errors import NO_TORCH
 
 if TYPE_CHECKING:
@@ -178,7 +180,7 @@ def pretend_gpu(
                     backward_under(mode, mode.mark if backing == "cpu" else None),
                     *replacements(arch),
                 ],
-                while_paused=torch._C.DisableTorchFunction,  # noqa: SLF001
+                while_paused=functools.partial(_importing, arch),
             )
         )
         if "torch._dynamo" in sys.modules:
@@ -188,6 +190,15 @@ def pretend_gpu(
         _active.append(recorder)
         stack.callback(_active.remove, recorder)
         yield recorder
+
+
+@contextmanager
+def _importing(arch: str) -> Iterator[None]:
+    """Let a module be imported as if no GPU were pretended, but for plain questions in its body."""
+    import torch
+
+    with torch._C.DisableTorchFunction(), questions_answered(lambda: arch):  # noqa: SLF001
+        yield
 
 
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:
