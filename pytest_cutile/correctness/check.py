@@ -44,7 +44,7 @@ from pytest_cutile.correctness.gradients import (
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
-from pytest_cutile.correctness.mutation.run import TooLong, run_mutants
+from pytest_cutile.correctness.mutation.run import TooCostly, run_mutants
 from pytest_cutile.correctness.on_cpu import OnCpu, on_cpu, to_cpu
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
@@ -405,7 +405,7 @@ def _run_mutants(
 
     def rerun(inputs: Mapping[str, Any]) -> Any:
         if on_the_cpu is None:
-            raise TooLong
+            raise TooCostly
         args, kwargs = launcher.split({**on_the_cpu.arguments, **inputs})
         return replace(on_the_cpu, args=args, kwargs=kwargs).run(OnCpu())
 

@@ -30,7 +30,7 @@ class GpuQuestions:
             error = _error_of(report)
             if error is not None:
                 add_advice(error.value)
-                report.longrepr = collector.repr_failure(error)  # type: ignore[assignment]
+                report.longrepr = collector.repr_failure(error)
             return report
         report = yield
         if _error_of(report) is None:

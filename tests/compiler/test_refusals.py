@@ -1,5 +1,6 @@
 """What a GPU refuses is refused where there is none: CPU tensors among others, and streams that are none."""
 
+import threading
 import types
 
 import cuda.tile as ct
@@ -73,6 +74,15 @@ def test_all_arguments_may_be_on_the_cpu_where_somebody_says_so():
         launch(torch.ones(8), torch.ones(8))
         with pytest.raises(TypeError, match="argument #1"):
             launch(on_gpu(8), torch.ones(8))
+
+
+def test_tensors_of_another_thread_do_not_say_where_they_are():
+    with pretend_gpu(ARCH, "cpu") as recorder:
+        x = on_gpu(8)
+        thread = threading.Thread(target=lambda: launch(x, torch.empty_like(x), stream=0))
+        thread.start()
+        thread.join()
+    assert len(recorder.launches) == 1
 
 
 REFUSED = [

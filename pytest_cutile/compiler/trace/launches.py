@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class Recorder:
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
     takes_cpu: bool = False
     """Whether all tensors of a launch may be on the CPU."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The only thread in which tensors say where they are."""
 
     def launch(
         self,
@@ -87,7 +90,8 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
-        check_on_gpu(kernel_args, self.tensors.on_gpu, takes_cpu=self.takes_cpu)
+        if threading.get_ident() == self.thread:
+            check_on_gpu(kernel_args, self.tensors.on_gpu, takes_cpu=self.takes_cpu)
         launch = Launch(
             kernel=kernel,
             grid=sizes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,7 +35,7 @@ def wants_gpu(error: BaseException) -> bool:
 def questions_answered(arch: Callable[[], str | None]) -> Iterator[None]:
     """Answer `QUESTIONS` for `arch()` while modules are imported, if there is no GPU; None: do not.
 
-    A module may keep an answering function. It asks whatever `torch.cuda` has in its place by then.
+    Modules keep none of the answering functions. One kept elsewhere asks what `torch.cuda` has by then.
     """
     try:
         import torch
@@ -43,6 +44,7 @@ def questions_answered(arch: Callable[[], str | None]) -> Iterator[None]:
         return
     originals = {name: getattr(torch.cuda, name) for name in QUESTIONS}
     answers = {name: _answering(name, original, arch) for name, original in originals.items()}
+    known = {*sys.modules}
     vars(torch.cuda).update(answers)
     try:
         yield
@@ -52,6 +54,11 @@ def questions_answered(arch: Callable[[], str | None]) -> Iterator[None]:
         raise
     finally:
         vars(torch.cuda).update(originals)
+        own = {id(answers[name]): original for name, original in originals.items()}
+        for module in [module for name, module in sys.modules.items() if name not in known]:
+            for name, value in [*getattr(module, "__dict__", {}).items()]:
+                if id(value) in own:
+                    setattr(module, name, own[id(value)])
 
 
 def add_advice(error: BaseException) -> None:

@@ -45,7 +45,7 @@ _SAME = {
 }
 
 
-class TooLong(BaseException):
+class TooCostly(BaseException):
     """The reference takes too long to run on mutated inputs."""
 
 
@@ -57,7 +57,7 @@ def run_mutants(
     """Return which mutants the check of these outputs, which passed, kills.
 
     `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments, or
-    raises TooLong.
+    raises TooCostly.
 
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
@@ -66,7 +66,7 @@ def run_mutants(
         _run_mutant(output, mutant, mutated) for output in right for mutant, mutated in _mutated(output)
     ]
     shortened, tried, end = [*_shortened_inputs(inputs)], 0, time.monotonic() + SECONDS
-    with contextlib.suppress(TooLong):
+    with contextlib.suppress(TooCostly):
         for shortening in shortened[:MOST_RUNS]:
             mutant = _run_shortened(outputs, inputs, reference, *shortening)
             tried += 1
