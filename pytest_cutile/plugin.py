@@ -75,6 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
     plugins.register(WithBenchmark() if takes_samples(config) else NoBenchmark(), "cutile-benchmark")
     plugins.register(run.progress, "cutile-status")
     plugins.register(run.results, "cutile-results")
+    from pytest_cutile.pytest_parts.gpu_questions import GpuQuestions
+
+    plugins.register(GpuQuestions(run), "cutile-gpu-questions")
     plugins.register(TerminalSummary(settings, run.results), "cutile-summary")
     plugins.register(Controller(run), "cutile-controller")
     if settings.report_paths:

@@ -15,6 +15,7 @@ from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler import Compiler
 from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.compiler.export import share_exports
+from pytest_cutile.compiler.trace.questions import questions_answered
 from pytest_cutile.compiler.traced import CompileCase, TracedCase, trace_in_fork
 from pytest_cutile.fork_server import ForkServer
 from pytest_cutile.forking import can_fork
@@ -181,5 +182,10 @@ class Session:
     def revision(self, name: str) -> Revision:
         """Return the project's modules of a git revision, extracted when they are first asked for."""
         if name not in self._revisions:
-            self._revisions[name] = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+            self._revisions[name] = Revision(
+                name,
+                rootpath=self.settings.rootpath,
+                cache_dir=self._cache_dir,
+                importing=lambda: questions_answered(lambda: self.target.architectures[0]),
+            )
         return self._revisions[name]

@@ -131,8 +131,8 @@ class CheckOptions:
     vary_layout: bool | None = None
     """Whether to run again with the inputs' values in other layouts, under the same bound: with padded rows,
     from an address that is a multiple of one element only, and with the last two axes exchanged in memory. A
-    launcher may refuse one, by its own `raise` of a ValueError, TypeError or NotImplementedError. By default
-    the first two, and only in small cases; interpreted, the first."""
+    launcher may refuse one, by its own `raise` of a ValueError, TypeError or NotImplementedError, or by
+    `.view`, which never copies. By default the first two, and only in small cases; interpreted, the first."""
     independent: Axes | None = None
     """Names of dimensions of arguments, and of outputs under "output", along which they may be cut:
     `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases of more than
@@ -151,8 +151,15 @@ class CheckOptions:
     """Whether the launcher is differentiable by autograd (a `torch.autograd.Function` around kernels): then
     gradients of all floating arguments that the reference depends on are compared with those of the
     reference, too, from upstream gradients that are random. `reduction` is the length of the longest sum
-    behind an element of an output or of a gradient. Not with `mutates`, `writes` or `sliced`; `independent`
-    is not used."""
+    behind an element of an output or of a gradient. `mutates` may name upstream gradients as messages do,
+    "gradient of output[0]": backward may then change them. Not with `sliced`; `independent` is not used."""
+    no_grad: Collection[str | int] = ()
+    """With `grad`, arguments that have no gradient by design, such as the tables of a rotary embedding: by
+    name or position."""
+    backward_once: bool = False
+    """With `grad`, whether backward may run but once after forward, because it overwrites what forward has
+    kept. By default it runs twice in small cases, as with `retain_graph=True`, and may only refuse that by
+    an exception."""
     mutation_test: bool = False
     """Whether to run mutation tests: right outputs are mutated as bugs do and compared again, some forty
     times, and the reference runs up to 32 times on shortened inputs."""
@@ -172,7 +179,7 @@ class CheckOptions:
                 raise ValueError(f"{name} must be finite and not negative, got {value!r}")
         if not isinstance(self.exp_error, Real):
             raise TypeError(f"exp_error is a relative error, a number; got {self.exp_error!r}")
-        for name in ("fast_acc", "guard", "sampled", "grad", "mutation_test", "vary_layout"):
+        for name in ("fast_acc", "guard", "sampled", "grad", "backward_once", "mutation_test", "vary_layout"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (value is None and name == "vary_layout")):
                 raise TypeError(f"{name} has to be True or False, got {value!r}")
@@ -302,6 +309,8 @@ class KernelSpec:
     grad: bool = False
     """Whether the launcher is differentiable by autograd: its gradients are checked (`CheckOptions`), and
     its backward kernels compiled. The forward pass alone is timed."""
+    no_grad: Collection[str | int] = ()
+    """With `grad`, arguments that have no gradient by design (`CheckOptions`)."""
     search: Callable[[], Mapping[str, Any]] | None = None
     """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
     are varied around the values that the cases have."""
@@ -431,11 +440,13 @@ class KernelSpec:
             SpecError: `check` has what is no option, is unknown, or is a field of the spec, or a value that
                 the option does not take.
         """
-        own = {
+        own: dict[str, Any] = {
             "reduction": self.reduction_of(case),
             "independent": self.independent_of(case),
             "grad": self.grad,
         }
+        if self.no_grad:
+            own["no_grad"] = self.no_grad
         try:
             return CheckOptions(**{**defaults, **self.check_of(case), **own})
         except (TypeError, ValueError) as error:

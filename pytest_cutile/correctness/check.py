@@ -22,7 +22,7 @@ from pytest_cutile.correctness.compare.elements import ComparedOutput
 from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs, floats_as
 from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes, cut, sample
-from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
+from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import (
     LATER_LAUNCH,
@@ -33,12 +33,20 @@ from pytest_cutile.correctness.errors import (
     with_facts,
 )
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
-from pytest_cutile.correctness.gradients import with_gradients
+from pytest_cutile.correctness.gradients import (
+    EXPANDED,
+    REPEATED,
+    GradientCheck,
+    NoSecondPass,
+    is_upstream,
+    with_gradients,
+)
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
-from pytest_cutile.correctness.mutation.run import run_mutants
-from pytest_cutile.correctness.rejections import is_refusal
+from pytest_cutile.correctness.mutation.run import TooCostly, run_mutants
+from pytest_cutile.correctness.on_cpu import OnCpu, on_cpu, to_cpu
+from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
 from pytest_cutile.spec import CheckOptions
@@ -46,6 +54,11 @@ from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, 
 
 MOST_LAUNCHES = 4
 """Launches of a check up to which another one follows because of what the last one left in memory."""
+OVERWRITES = (
+    "  does backward overwrite what forward has kept?",
+    "  let it work on a copy, or raise; backward_once=True says that it runs once by design",
+)
+"""What is said of a second backward pass that is wrong."""
 
 __all__ = [
     "CheckReport",
@@ -104,10 +117,13 @@ def run_check(
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    gradients = None
     if options.grad:
-        checked = with_gradients(fn, args, kwargs, reference=reference, options=options, launching=launching)
-        fn, reference, options = checked.fn, checked.reference, checked.options
-        args, kwargs = checked.args, checked.kwargs
+        gradients = with_gradients(
+            fn, args, kwargs, reference=reference, options=options, launching=launching
+        )
+        fn, reference, options = gradients.fn, gradients.reference, gradients.options
+        args, kwargs = gradients.args, gradients.kwargs
     launcher = GuardedLauncher(fn, args, kwargs, options, launching)
     terms = Terms.of(options, launcher.read)
     if options.independent is not None:
@@ -131,6 +147,8 @@ def run_check(
     while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.
         check.compare_again(LATER_LAUNCH.format(launcher.launches + 1, launcher.launches))
+    if gradients is not None and check.first is not None:
+        layouts |= check.compare_backward(gradients)
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
@@ -146,7 +164,7 @@ def run_check(
         seconds=time.perf_counter() - started,
         reference_runs=check.runs.count,
         outputs=describe(outputs),
-        mutation=_run_mutants(launcher, call.reference, comparison.wholes) if options.mutation_test else None,
+        mutation=_run_mutants(launcher, call, comparison.wholes) if options.mutation_test else None,
         unguarded=tuple(launcher.inputs.notes),
         uncompared=uncompared,
         deterministic=deterministic,
@@ -229,9 +247,12 @@ class _Check:
         if arguments is None:
             return False
         args, kwargs = self.launcher.split(arguments)
-        call = replace(self.runs.call, args=args, kwargs=kwargs)
+        call = on_cpu(replace(self.runs.call, args=args, kwargs=kwargs))
+        if call is None:
+            return False
         try:
-            outputs = self.launcher.launch_with(arguments)
+            call.run(OnCpu())  # what the reference cannot take is not launched
+            outputs = to_cpu(self.launcher.launch_with(arguments))
             runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
             return not compare_outputs(outputs, runs).failed
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
@@ -268,7 +289,7 @@ class _Check:
             runs = ReferenceRuns(call, [WHOLE], self.runs.terms)
             check = replace(self, title=title, runs=runs, started=time.perf_counter(), first=None)
             check.compare({name: mutated[name] for name in changed})
-        return tuple(name for name in mutated if name not in changed)
+        return tuple(name for name in mutated if not (name in changed or is_upstream(name)))
 
     def compare_repeat(self, outputs: Any) -> bool | None:
         """Launch again; return whether the bits are the same, None for no launch."""
@@ -302,11 +323,37 @@ class _Check:
                 mismatch.args = (f"with inputs of {layout}: {text}",)
                 raise
             except Exception as error:
-                if not is_refusal(error):
+                if not is_layout_refusal(error):
                     self._blame_second_launch()
                     error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
                     raise
                 outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
+        return outcomes
+
+    def compare_backward(self, gradients: GradientCheck) -> dict[str, str]:
+        """Run backward twice, and once from the upstream gradients of `.sum()`; return what came of it."""
+        outcomes: dict[str, str] = {}
+        inputs, options = self.launcher.inputs, gradients.options
+        if not options.backward_once:
+            repeated = replace(gradients.fn, is_repeated=True)
+            try:
+                with _naming_launch(f"in {REPEATED} (retain_graph=True)", facts=OVERWRITES):
+                    self._compare_if_other(self.launcher.relaunch(fn=repeated))
+                outcomes[REPEATED] = "right"
+            except NoSecondPass as refused:
+                outcomes[REPEATED] = f"{REFUSED}{refused}".partition("\n")[0]
+        expanded = gradients.expanded(inputs.before)
+        if expanded is not None and options.vary_layout is not False and not inputs.entangled:
+            args, kwargs = self.launcher.split(expanded)
+            runs = ReferenceRuns(replace(self.runs.call, args=args, kwargs=kwargs), [WHOLE], self.runs.terms)
+            try:
+                with _naming_launch(f"with {EXPANDED}, as .sum().backward() gives it"):
+                    replace(self, runs=runs, first=None).compare(self.launcher.launch_with(expanded))
+                outcomes[EXPANDED] = "right"
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                outcomes[EXPANDED] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
         return outcomes
 
     def _blame_second_launch(self) -> None:
@@ -320,11 +367,12 @@ class _Check:
 
 
 @contextlib.contextmanager
-def _naming_launch(which: str) -> Iterator[None]:
-    """Have a failure say in `which` launch it came."""
+def _naming_launch(which: str, *, facts: Sequence[str] = ()) -> Iterator[None]:
+    """Have a failure say in `which` launch it came, and a wrong result `facts` about that."""
     try:
         yield
     except KernelMismatch as mismatch:
+        mismatch.args = (with_facts(f"{mismatch}", *facts),)
         mismatch.on_launch(which)
         raise
     except Exception as error:
@@ -350,12 +398,16 @@ def _leaving(names: Collection[str], call: ReferenceCall, launcher: GuardedLaunc
 
 
 def _run_mutants(
-    launcher: GuardedLauncher, reference: Callable[..., Any], wholes: Sequence[ComparedOutput]
+    launcher: GuardedLauncher, call: ReferenceCall, wholes: Sequence[ComparedOutput]
 ) -> MutationReport:
-    before = launcher.inputs.before
+    call = replace(call, sliced=())
+    on_the_cpu = on_cpu(call)
 
     def rerun(inputs: Mapping[str, Any]) -> Any:
-        args, kwargs = launcher.split({**before, **inputs})
-        return run_with(reference, [*args.values()], kwargs)
+        if on_the_cpu is None:
+            raise TooCostly
+        args, kwargs = launcher.split({**on_the_cpu.arguments, **inputs})
+        return replace(on_the_cpu, args=args, kwargs=kwargs).run(OnCpu())
 
-    return run_mutants(wholes, {name: before[name] for name in launcher.read}, rerun)
+    inputs = call.arguments if on_the_cpu is None else on_the_cpu.arguments
+    return run_mutants(wholes, {name: inputs[name] for name in launcher.read}, rerun)

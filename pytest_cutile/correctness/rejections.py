@@ -8,7 +8,13 @@ import sys
 
 from pytest_cutile.correctness.errors import UncheckableOutput
 
-_ODD_OFFSET = re.compile(r"storage_offset\S* (must be )?divisible by")
+_NO_SUCH_VIEW = re.compile(
+    r"view size is not compatible with input tensor's size and stride"
+    r"|(storage_offset|stride)\S* (must be )?divisible by"
+    r"|stride\(-1\) must be 1 to view"
+    r"|must have a last dimension with stride 1|must have a stride divisible by"
+)
+"""What torch says of memory that cannot be seen as another shape or dtype (`view`, `view_as_complex`)."""
 _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda", "pytest_cutile"}
 """Packages that know nothing of what a kernel is meant to take."""
 
@@ -16,11 +22,8 @@ _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda"
 def is_refusal(error: BaseException) -> bool:
     """Say whether an error was raised to refuse arguments: by a `raise` in the kernel's own code.
 
-    What Python or torch raise is the launcher's fault; but not that memory at an odd offset cannot be seen as
-    a wider dtype (`view_as_complex`).
+    What Python or torch raise is the launcher's fault.
     """
-    if isinstance(error, RuntimeError) and _ODD_OFFSET.search(str(error)):
-        return True
     if not isinstance(error, (TypeError, ValueError, NotImplementedError)):
         return False
     step = error.__traceback__
@@ -31,3 +34,8 @@ def is_refusal(error: BaseException) -> bool:
     package = step.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     instruction = step.tb_frame.f_code.co_code[step.tb_lasti]
     return package not in _NOT_THE_KERNELS and dis.opname[instruction] == "RAISE_VARARGS"
+
+
+def is_layout_refusal(error: BaseException) -> bool:
+    """Say whether an error refuses how arguments lie in memory: so does `view`, which never copies."""
+    return is_refusal(error) or (isinstance(error, RuntimeError) and bool(_NO_SUCH_VIEW.search(str(error))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 
@@ -35,3 +35,16 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters_of(function) if parameter.kind in kinds]
     return [*names[:count], *(f"argument {position}" for position in range(len(names), count))]
+
+
+def resolve_arguments(option: str, wanted: Collection[str | int], names: Sequence[str]) -> set[str]:
+    """Return which of `names` an option gives by name or position; raise where it names no argument."""
+    if isinstance(wanted, str | int):
+        raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
+    chosen = {
+        names[argument] if isinstance(argument, int) and argument < len(names) else argument
+        for argument in wanted
+    }
+    if unknown := chosen - set(names):
+        raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {[*names]}")
+    return {str(name) for name in chosen}

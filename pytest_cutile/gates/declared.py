@@ -132,7 +132,7 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
         with user_code():
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
             launcher_begins()
-            return call_of(all_passes(spec.launch, grad=spec.grad), inputs)()
+            return call_of(passes_of(spec, case), inputs)()
 
     return CompileCase(
         kernel=spec.name,
@@ -158,10 +158,14 @@ def check_inputs(
     """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference."""
     if isinstance(spec, ModelSpec):
         return _verified(spec, inputs)
-    # Other layouts of the same values are compared once for each case.
+    # Other layouts of the same values, and a second backward pass, are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = spec.check_options(
-        case, mutation_test=settings.mutation_test, vary_layout=vary_layout, sampled=sampled
+        case,
+        mutation_test=settings.mutation_test,
+        vary_layout=vary_layout,
+        backward_once=name != NORMAL,
+        sampled=sampled,
     )
     return check_call(settings, call_of(spec.launch, inputs), spec.reference, options, launching)
 
@@ -185,7 +189,7 @@ def check_call(
         )
     import torch
 
-    replace(call, function=all_passes(call.function, grad=options.grad))()
+    replace(call, function=all_passes(call.function, options))()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return CheckReport()
@@ -203,13 +207,18 @@ def _verified(spec: ModelSpec, inputs: Any) -> CheckReport:
     return CheckReport(elements=1, bound=f"{bound}", seconds=time.monotonic() - begun)
 
 
-def all_passes(launch: Callable[..., Any], *, grad: bool) -> Callable[..., Any]:
+def all_passes(launch: Callable[..., Any], options: CheckOptions) -> Callable[..., Any]:
     """Return a launcher for what looks at launches alone: with `grad`, one that also runs backward."""
-    if not grad:
+    if not options.grad:
         return launch
     from pytest_cutile.correctness.gradients import with_backward
 
-    return with_backward(launch)
+    return with_backward(launch, options.no_grad)
+
+
+def passes_of(spec: KernelSpec, case: Case) -> Callable[..., Any]:
+    """Return the launcher of a case for what looks at launches alone, as `all_passes` does."""
+    return all_passes(spec.launch, spec.check_options(case)) if spec.grad else spec.launch
 
 
 def call_of(launch: Callable[..., Any], inputs: Any) -> Call:

@@ -82,7 +82,9 @@ class Interpreting:
         )
         with ExitStack() as stack:
             try:
-                run = stack.enter_context(interpret(self._arch, options, on_export=self._compile))
+                run = stack.enter_context(
+                    interpret(self._arch, options, on_export=self._compile, takes_cpu=False)
+                )
             except CompilerMissing as error:
                 raise self._no_interpreter(error) from error
             self._active_run = run

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
-from pytest_cutile.correctness.rejections import is_refusal
+from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameters_of
 from pytest_cutile.errors import GateSkipped
@@ -306,7 +306,8 @@ class KernelSearch:
             self._refuse_large(sum(tensor.nbytes for tensor in tensors_in(inputs)))
             return check_inputs(spec, case, inputs, launching=launching, name=inputs_name, settings=settings)
 
-        with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)), user_code():
+        refuses = is_refusal if case.layout == LAYOUTS[0] else is_layout_refusal
+        with _refusing(lambda error: isinstance(error, GateSkipped) or refuses(error)), user_code():
             if self._interpreted:
                 self._report = Interpreting(self._session, self._arch, compiles=False).interpret(check_with)
             else:

@@ -25,17 +25,23 @@ from pytest_cutile.interpreter.watch import Watcher
 
 @contextmanager
 def interpret(
-    arch: str, options: Options | None = None, *, on_export: Callable[[CompileJob], None] | None = None
+    arch: str,
+    options: Options | None = None,
+    *,
+    on_export: Callable[[CompileJob], None] | None = None,
+    takes_cpu: bool = True,
 ) -> Iterator[Run]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
 
     Inside, `cuda.tile.launch` interprets the kernel, `device="cuda"` makes tensors in the CPU's memory, and
-    `torch.cuda` answers for that GPU. Kernels take CPU tensors as well. Not for several threads at once.
+    `torch.cuda` answers for that GPU. What a GPU refuses is refused: tensors of which some are on the CPU,
+    and streams that are none. Not for several threads at once.
 
     Args:
         arch: the architecture.
         options: what is checked and recorded; by default all checks and no records.
         on_export: called with each launch's exported kernel before it is interpreted.
+        takes_cpu: whether all tensors of a launch may be on the CPU, for kernels that are tried out by hand.
 
     Raises:
         ArchitectureError: `arch` names no architecture that the installed tileiras compiles for.
@@ -44,7 +50,7 @@ def interpret(
         KernelFault: in a launch: the kernel does something wrong.
     """
     run = Run(arch, options, on_export=on_export)
-    with pretend_gpu(run.arch, "cpu", run=run.launch, fresh=run.poison):
+    with pretend_gpu(run.arch, "cpu", run=run.launch, fresh=run.poison, takes_cpu=takes_cpu):
         yield run
 
 

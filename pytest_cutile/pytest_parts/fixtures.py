@@ -70,6 +70,8 @@ class CheckKernel:
         sliced: Collection[str | int] = (),
         sampled: bool = False,
         grad: bool = False,
+        no_grad: Collection[str | int] = (),
+        backward_once: bool = False,
         mutation_test: bool = False,
         **kwargs: Any,
     ) -> CheckReport:
@@ -97,6 +99,8 @@ class CheckKernel:
             sliced=sliced,
             sampled=sampled,
             grad=grad,
+            no_grad=no_grad,
+            backward_once=backward_once,
             mutation_test=mutation_test or settings.mutation_test,
         )
         refuse_misspelled("check_kernel", kwargs, options=CheckOptions.names(), taken=parameter_names(fn))

@@ -107,11 +107,11 @@ def launch_once(session: Session, task: Task) -> None:
         GateSkipped: there is no such GPU.
     """
     from pytest_cutile.gates.correct import make_inputs
-    from pytest_cutile.gates.declared import all_passes, call_of
+    from pytest_cutile.gates.declared import call_of, passes_of
     from pytest_cutile.tensors.seeded import timed_seed
 
     inputs = make_inputs(session, task, seed=timed_seed(task.spec, task.case), signed_rows=False)
-    call = call_of(all_passes(task.spec.launch, grad=task.spec.grad), inputs)
+    call = call_of(passes_of(task.spec, task.case), inputs)
     with session.gpu.lock.alone():
         for _ in range(CALLS_BEFORE):
             call()

@@ -46,19 +46,28 @@ _NEVER_SWAPPED = {__name__.partition(".")[0], "pytest", "_pytest", "pluggy", "__
 class Revision:
     """The project's modules as they were in a git revision."""
 
-    def __init__(self, name: str, *, rootpath: Path, cache_dir: Path | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        rootpath: Path,
+        cache_dir: Path | None,
+        importing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         """Extract the revision.
 
         Args:
             name: a branch, a tag, a commit, or any other expression that git resolves to one.
             rootpath: the project under test; a checkout, or a folder inside of one.
             cache_dir: folder that keeps trees of revisions from run to run; None keeps nothing.
+            importing: what is entered while a module is imported.
 
         Raises:
             RevisionError: there is no such revision, no git, or no place to extract it to.
         """
         repository = Repository(rootpath)
         self.name = name
+        self._importing = importing
         self.commit = repository.commit(name)
         """The full id of its commit."""
         self._resources = contextlib.ExitStack()
@@ -180,7 +189,7 @@ class Revision:
         return is_followed[name]
 
     def _import(self, name: str) -> ModuleType | None:
-        with self.active(), _no_operator_registered_again():
+        with self.active(), _no_operator_registered_again(), self._importing():
             try:
                 module = importlib.import_module(name)
             except (Exception, SystemExit, pytest.skip.Exception) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.compiler.trace.launches import pretended_backing
 from pytest_cutile.tensors.dtypes import name_of, same_bits
 
 
@@ -51,6 +52,11 @@ def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in named_tensors(value, "")]
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor lies in a GPU's memory, which is not so where one is pretended."""
+    return pretended_backing() is None and tensor.is_cuda
 
 
 def have_same_bits(one: Any, other: Any) -> bool:

@@ -19,7 +19,7 @@ N = 16
 
 
 def launch(grid: int | tuple[int, ...], kernel: Any, *arguments: Any) -> None:
-    ct.launch(None, (grid,) if isinstance(grid, int) else grid, kernel, arguments)
+    ct.launch(0, (grid,) if isinstance(grid, int) else grid, kernel, arguments)
 
 
 def line_of(kernel: Any, mark: str = "# fault") -> int:
@@ -582,7 +582,7 @@ def test_uninitialized_tensors_of_every_kind_can_be_made() -> None:
         leaf = torch.empty(N, requires_grad=True, device="cuda")
         with torch.inference_mode():
             result = torch.empty(N, device="cuda")
-            launch(1, kernels.copy, vector(N), result, N)
+            launch(1, kernels.copy, vector(N).cuda(), result, N)
             interpreter.check_written([result], ["result"])
             with pytest.raises(KernelFault, match="nothing has written"):
                 interpreter.check_written([torch.empty(N)], ["result"])

@@ -131,7 +131,7 @@ with interpret("sm_90"):
 def in_products() -> torch.Tensor:
     out = torch.empty(128, 128)
     x = torch.sin(torch.arange(128.0 * 128).double()).float().reshape(128, 128)
-    ct.launch(None, (1,), product, (x, out, 128))
+    ct.launch(0, (1,), product, (x, out, 128))
     return out
 
 

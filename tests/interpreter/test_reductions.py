@@ -185,12 +185,12 @@ def test_a_reduction_to_bool() -> None:
 def test_what_is_combined_may_differ_by_block_where_the_tile_does_not(blocks: int) -> None:
     total = torch.zeros(blocks, 2, dtype=torch.int32)
     with interpret("sm_90"):
-        ct.launch(None, (blocks,), combine_with_block, (total, False, False))
+        ct.launch(0, (blocks,), combine_with_block, (total, False, False))
     assert total.tolist() == [[6 + 300 * block] * 2 for block in range(blocks)]
     for reverse in (False, True):
         sums = torch.zeros(4 * blocks, 2, dtype=torch.int32)
         with interpret("sm_90"):
-            ct.launch(None, (blocks,), combine_with_block, (sums, reverse, True))
+            ct.launch(0, (blocks,), combine_with_block, (sums, reverse, True))
         expected = []
         for block in range(blocks):
             numbers = list(itertools.accumulate([3, 2, 1, 0] if reverse else [0, 1, 2, 3]))
@@ -203,5 +203,5 @@ def test_what_is_combined_may_differ_by_block_where_the_tile_does_not(blocks: in
 def test_what_is_combined_may_be_the_same_in_all_blocks(blocks: int) -> None:
     total = torch.zeros(blocks, dtype=torch.int32)
     with interpret("sm_90"):
-        ct.launch(None, (blocks,), combine_with_constant, (total,))
+        ct.launch(0, (blocks,), combine_with_constant, (total,))
     assert total.tolist() == [9] * blocks

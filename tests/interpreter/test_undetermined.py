@@ -30,7 +30,7 @@ def rows() -> torch.Tensor:
 
 def launch(function: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
     y = torch.zeros(2)
-    ct.launch(None, (2,), kernels.kernel_of(function), (x, y, N))
+    ct.launch(0, (2,), kernels.kernel_of(function), (x, y, N))
     return y
 
 
@@ -86,9 +86,9 @@ def test_on_request_padding_is_zero_and_determined(function: Callable[..., Any])
 def test_what_nothing_determines_is_no_index_and_no_mask(kernel: Any) -> None:
     x = torch.arange(float(kernels.TILE))
     with interpret("sm_90"):
-        ct.launch(None, (1,), kernel, (x, torch.arange(kernels.TILE, dtype=torch.int32) * 0, x.clone()[:1]))
+        ct.launch(0, (1,), kernel, (x, torch.arange(kernels.TILE, dtype=torch.int32) * 0, x.clone()[:1]))
         with pytest.raises(KernelFault, match="what depends on undetermined padding"):
-            ct.launch(None, (1,), kernel, (x, torch.zeros(N, dtype=torch.int32), x.clone()))
+            ct.launch(0, (1,), kernel, (x, torch.zeros(N, dtype=torch.int32), x.clone()))
 
 
 SHOWN_BY_DEFAULT = {
@@ -113,16 +113,16 @@ def test_the_default_inputs_show_padding_by_zero(
         y = torch.zeros(len(x))
         with interpret("sm_90"):
             kernel = kernels.kernel_of(function, ct.PaddingMode.ZERO)
-            ct.launch(None, (len(x),), kernel, (x, y, N))
+            ct.launch(0, (len(x),), kernel, (x, y, N))
         assert not torch.equal(y, SHOWN_BY_DEFAULT[function](x).float())
 
 
 def test_a_store_drops_what_is_outside_of_its_array() -> None:
     y = torch.zeros(N)
     with interpret("sm_90"):
-        ct.launch(None, (1,), kernels.copy_row, (torch.ones(N), y, N))
+        ct.launch(0, (1,), kernels.copy_row, (torch.ones(N), y, N))
         with pytest.raises(KernelFault, match=r"stores into y\[100\] what depends on undetermined padding"):
-            ct.launch(None, (1,), kernels.copy_row, (torch.ones(N), torch.zeros(N + 1), N))
+            ct.launch(0, (1,), kernels.copy_row, (torch.ones(N), torch.zeros(N + 1), N))
     assert torch.equal(y, torch.full((N,), 2.0))
 
 

@@ -24,7 +24,7 @@ def launch(reverse: bool, kernel: Any, *arguments: Any, blocks: int = BLOCKS) ->
     before = threading.active_count()
     try:
         with interpret("sm_90", Options(reverse=reverse)):
-            ct.launch(None, (blocks,), kernel, arguments)
+            ct.launch(0, (blocks,), kernel, arguments)
     finally:
         assert threading.active_count() == before
 

@@ -229,10 +229,10 @@ import cuda.tile
 import torch
 from mykernels.add import add_kernel
 
-def with_fallback():
-    a = torch.ones(300)
+def with_fallback(device="cuda"):
+    a = torch.ones(300, device=device)
     try:
-        cuda.tile.launch(torch.cuda.current_stream(), (3,), add_kernel, (a, a, torch.ones(300), 128))
+        cuda.tile.launch(torch.cuda.current_stream(), (3,), add_kernel, (a, a, torch.ones_like(a), 128))
     except Exception:
         pass
 """
@@ -249,7 +249,7 @@ def test_fallback(arch):
     with_fallback()
 
 def test_thread(arch):
-    thread = threading.Thread(target=test_fallback, args=(arch,))
+    thread = threading.Thread(target=with_fallback, args=("cpu",))
     thread.start()
     thread.join()
 
@@ -633,7 +633,7 @@ STATE = {}
 
 
 def state():
-    return STATE.setdefault("state", torch.zeros(1, dtype=torch.int32))
+    return STATE.setdefault("state", torch.zeros(1, dtype=torch.int32, device="cuda"))
 
 
 @ct.kernel
@@ -721,7 +721,7 @@ def test_what_two_launches_left_behind_is_found(no_gpu, shape, wrong, message):
 @SHAPES
 @pytest.mark.parametrize(
     ("workspace", "launches"),
-    [("torch.zeros(1, dtype=torch.int32)", 2), ("state().zero_()", 2), ("state()", 4)],
+    [("torch.zeros(1, dtype=torch.int32, device=a.device)", 2), ("state().zero_()", 2), ("state()", 4)],
 )
 def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
     no_gpu, monkeypatch, shape, workspace, launches
@@ -740,7 +740,7 @@ def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
 @SHAPES
 @pytest.mark.parametrize("wrong", CHANGES_BY_ORDER.values(), ids=list(CHANGES_BY_ORDER))
 def test_what_depends_on_the_order_of_the_blocks_is_found(no_gpu, shape, wrong):
-    no_gpu.kernel(rows(shape, wrong, "torch.zeros(1, dtype=torch.int32)"), name="add")
+    no_gpu.kernel(rows(shape, wrong, "torch.zeros(1, dtype=torch.int32, device=a.device)"), name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E   with the last block first: *add differs from its reference*"])
@@ -796,7 +796,11 @@ def test_a_workspace_that_only_one_specialization_uses_is_found(no_gpu):
 
 @SHAPES
 def test_an_input_that_is_changed_through_a_closure_is_found(no_gpu, shape):
-    text = rows(shape, "ct.load(F, (0,), (1,)).item() > 1", "torch.zeros(1, dtype=torch.int32), factor()")
+    text = rows(
+        shape,
+        "ct.load(F, (0,), (1,)).item() > 1",
+        "torch.zeros(1, dtype=torch.int32, device=a.device), factor()",
+    )
     text = text.replace("W, C", "W, F, C").replace(
         "    return c\n",
         "    ct.launch(torch.cuda.current_stream(), (1,), double, (factor(),))\n    return c\n",
@@ -809,7 +813,7 @@ def double(F):
 
 
 def factor():
-    return STATE.setdefault("factor", torch.ones(1))
+    return STATE.setdefault("factor", torch.ones(1, device="cuda"))
 
 
 def add(""",
@@ -847,7 +851,7 @@ def test_the_second_launch_may_do_without_a_layout_that_is_refused(no_gpu):
 @SHAPES
 def test_arguments_that_a_launcher_changes_are_restored_for_its_second_launch(no_gpu, shape):
     text = (
-        rows(shape, "False", "torch.zeros(1, dtype=torch.int32)")
+        rows(shape, "False", "torch.zeros(1, dtype=torch.int32, device=a.device)")
         .replace("c = torch.empty_like(a)", "c = a")
         .replace("cases=", 'check={"mutates": ["a"]},\n    cases=')
     )

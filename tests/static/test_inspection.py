@@ -49,7 +49,7 @@ def compile_add(arch: str, folder):
 def compile_spilling(arch: str, folder):
     def run() -> None:
         a, b, c = (torch.empty((256, 256), dtype=torch.float16, device="cuda") for _ in range(3))
-        ct.launch(None, (1, 1, 1), launchers.matmul_kernel, (a, b, c, 256, 128, 32))
+        ct.launch(0, (1, 1, 1), launchers.matmul_kernel, (a, b, c, 256, 128, 32))
 
     return compile_launch(run, arch, folder)
 

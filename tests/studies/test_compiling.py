@@ -26,7 +26,7 @@ def add_tuned(x):
     SEARCHED.append(
         exhaustive_search(
             TILES,
-            None,
+            0,
             grids.__getitem__,
             launchers.add_kernel,
             lambda tile: (x, x, x, tile),
@@ -59,7 +59,7 @@ def test_a_launch_finds_each_configuration_of_a_search_compiled(tmp_path, monkey
         x = torch.empty(CASES[0].params["n"], dtype=torch.float16, device="cuda")
         for tile in TILES:
             kernel = launchers.add_kernel.replace_hints(occupancy=2 if tile == 64 else 1)
-            recorder.launch(None, (1,), kernel, (x, x, x, tile))
+            recorder.launch(0, (1,), kernel, (x, x, x, tile))
     for launch in recorder.launches:
         launch.kernel._compile(derive_signature(launch.kernel, launch.args), context, (9, 0))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.patching import Replacements
+from pytest_cutile.compiler.trace.questions import questions_answered
 from pytest_cutile.errors import NO_TORCH
 
 if TYPE_CHECKING:
@@ -50,6 +53,10 @@ class Recorder:
     launches: list[Launch] = field(default_factory=list)
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
+    takes_cpu: bool = False
+    """Whether all tensors of a launch may be on the CPU."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The only thread in which tensors say where they are."""
 
     def launch(
         self,
@@ -63,7 +70,9 @@ class Recorder:
     ) -> None:
         """Stand in for `cuda.tile.launch`: check what it checks, or CUDA for it, and record."""
         __tracebackhide__ = True
-        del stream
+        from pytest_cutile.compiler.trace.refusals import check_on_gpu, check_stream
+
+        check_stream(stream)
         if not isinstance(grid, tuple):
             raise TypeError(f"Grid must be a tuple, got {type(grid).__name__}")
         if len(grid) > _MAX_GRID_RANK:
@@ -81,6 +90,8 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
+        if threading.get_ident() == self.thread:
+            check_on_gpu(kernel_args, self.tensors.on_gpu, takes_cpu=self.takes_cpu)
         launch = Launch(
             kernel=kernel,
             grid=sizes,
@@ -128,6 +139,7 @@ def pretend_gpu(
     *,
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None,
     fresh: Callable[[torch.Tensor], None] | None = None,
+    takes_cpu: bool = False,
 ) -> Iterator[Recorder]:
     """Pretend a GPU of `arch` ("sm_121"); inputs are to be made inside as well.
 
@@ -140,6 +152,7 @@ def pretend_gpu(
             they are uninitialized, and never what a kernel would have written.
         run: Runs each launch, given its arguments as they were passed; only with "cpu".
         fresh: Fills each tensor that is made uninitialized, instead of zero.
+        takes_cpu: Whether all tensors of a launch may be on the CPU; some of them never may.
 
     Raises:
         CompilerMissing: cuda-tile or torch is not installed.
@@ -160,7 +173,7 @@ def pretend_gpu(
     operations = TorchOperations()
     # Only a fingerprint needs to know what torch computes, and each operation takes longer for it.
     mode = PretendedTensors(backing, fresh=fresh, operations=operations if run is None else None)
-    recorder = Recorder(tensors=mode, operations=operations, run=run)
+    recorder = Recorder(tensors=mode, operations=operations, run=run, takes_cpu=takes_cpu)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(
@@ -171,7 +184,7 @@ def pretend_gpu(
                     backward_under(mode, mode.mark if backing == "cpu" else None),
                     *replacements(arch),
                 ],
-                while_paused=torch._C.DisableTorchFunction,  # noqa: SLF001
+                while_paused=functools.partial(_importing, arch),
             )
         )
         if "torch._dynamo" in sys.modules:
@@ -183,14 +196,26 @@ def pretend_gpu(
         yield recorder
 
 
+@contextmanager
+def _importing(arch: str) -> Iterator[None]:
+    """Let a module be imported as if no GPU were pretended, but for plain questions in its body."""
+    import torch
+
+    with torch._C.DisableTorchFunction(), questions_answered(lambda: arch):  # noqa: SLF001
+        yield
+
+
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:
-    """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched."""
-    return record(make_and_launch, arch).launches
+    """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched.
+
+    All tensors of a launch may be on the CPU.
+    """
+    return record(make_and_launch, arch, takes_cpu=True).launches
 
 
-def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
+def record(make_and_launch: Callable[[], object], arch: str, *, takes_cpu: bool = False) -> Recorder:
     """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values."""
-    with pretend_gpu(arch, "meta") as recorder:
+    with pretend_gpu(arch, "meta", takes_cpu=takes_cpu) as recorder:
         try:
             make_and_launch()
         except Exception as error:
@@ -198,7 +223,7 @@ def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
                 raise
         else:
             return recorder
-    with pretend_gpu(arch, "cpu") as recorder:
+    with pretend_gpu(arch, "cpu", takes_cpu=takes_cpu) as recorder:
         make_and_launch()
     return recorder
 

@@ -14,12 +14,15 @@ from torch._library import custom_ops
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
+from pytest_cutile.compiler.trace.one_device import WANT_ONE_DEVICE, refuse_two_devices
 from pytest_cutile.compiler.trace.operations import UNINITIALIZED, TorchOperations, storage_of, tensors_of
 
 Backing = Literal["meta", "cpu"]
 
 _MARK = "_pytest_cutile_on_gpu"
 _MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
+_WRAPPING = {torch.as_tensor, torch.asarray}
+"""Functions that return the very tensor that they are given, if it is on the device that is asked for."""
 _PLAIN = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout}
 """Types of results that hold no tensors."""
 _FACTORIES = {
@@ -137,7 +140,10 @@ class PretendedTensors(TorchFunctionMode):
         backed, gpu = self._backed(device)
         if backed is not None:
             kwargs["device"] = backed
+            if func in _WRAPPING and args and isinstance(args[0], torch.Tensor):
+                args = (self._move(torch.Tensor.to, args[:1], {"device": device}), *args[1:])
         kwargs.pop("pin_memory", None)
+        self._refuse_two_devices(func, args, kwargs)
         if gpu and self.backing == "meta":
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
@@ -152,6 +158,13 @@ class PretendedTensors(TorchFunctionMode):
             if func in UNINITIALIZED:
                 self._fresh(result)
         return result
+
+    def _refuse_two_devices(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if func in WANT_ONE_DEVICE:
+            tensors = tensors_of((args, kwargs))
+            refuse_two_devices(func, [self.on_gpu(tensor) for tensor in tensors], tensors)
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, *rest = args

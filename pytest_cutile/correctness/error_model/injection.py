@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_cutile.correctness.error_model.indices import refuse_beyond
 from pytest_cutile.correctness.error_model.operators import (
     FUNCTIONS,
     LOGARITHMIC,
@@ -78,6 +79,7 @@ class Calls(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ig
             return func(*args, **kwargs)
         if (wide := _WIDER.get(kwargs.get("dtype"))) is not None:
             kwargs = {**kwargs, "dtype": wide}
+        refuse_beyond(func, args)
         return self._injector.call(func, args, kwargs)
 
 

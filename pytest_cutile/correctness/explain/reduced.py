@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.explain.output import WrongOutput
+from pytest_cutile.correctness.on_cpu import SECONDS, OnCpu, on_cpu
 from pytest_cutile.tensors.trees import map_tensors, named_tensors, tensors_in
 
 DimensionChange: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
@@ -33,10 +35,13 @@ _SAME = 1e-3
 def find_reduced(output: WrongOutput, call: ReferenceCall, size: int) -> list[str]:
     """Say that terms of each sum are missing or count twice, or that padding is among them.
 
-    `size` is the length of the dimension that is reduced.
+    `size` is the length of the dimension that is reduced. The reference runs on the CPU: indices among its
+    arguments may reach beyond what is left of another one.
     """
-    if size < 2:  # noqa: PLR2004 - nothing is reduced
+    on_the_cpu = on_cpu(call)
+    if size < 2 or on_the_cpu is None:  # noqa: PLR2004 - nothing is reduced
         return []
+    end = time.monotonic() + SECONDS
     out, exact = output.out.double(), output.exact.double()
     usable = output.wrong & out.isfinite() & exact.isfinite()
     got, y = out[usable], exact[usable]
@@ -44,14 +49,16 @@ def find_reduced(output: WrongOutput, call: ReferenceCall, size: int) -> list[st
     if int(usable.sum()) < _LEAST or not errors:
         return []
     for text, twice, change in _changes(size):
-        for changed in _changed(call, size, change):
+        for changed in _changed(on_the_cpu, size, change):
+            if time.monotonic() > end:
+                return []
             try:
-                result = dict(named_tensors(changed.run(), OUTPUT)).get(output.name)
+                result = dict(named_tensors(changed.run(OnCpu()), OUTPUT)).get(output.name)
             except ReferenceFailed:  # its shapes do not go together
                 continue
             if result is None or result.dim() != out.dim():
                 continue
-            other = result[tuple(slice(0, length) for length in out.shape)]
+            other = result.to(out.device)[tuple(slice(0, length) for length in out.shape)]
             if other.shape != out.shape:
                 continue
             candidates = {text: other[usable].double()}

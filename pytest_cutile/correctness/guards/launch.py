@@ -13,7 +13,7 @@ from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
-from pytest_cutile.correctness.signatures import function_name, positional_names
+from pytest_cutile.correctness.signatures import function_name, positional_names, resolve_arguments
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
@@ -170,7 +170,26 @@ class GuardedLauncher:
         return map_tensors(lambda one: moved.get(id(one), one), self.inputs.before) if moved else None
 
     def launch_with(self, arguments: Mapping[str, Any]) -> Any:
-        return self._launch(self._guarded(arguments))
+        """Launch with other arguments, and leave those alone that `inputs.before` keeps."""
+        before = {id(tensor) for tensor in tensors_in(self.inputs.before)}
+        return self._launch(self._guarded(self._copied(arguments, before)))
+
+    def trial(self) -> Any:
+        """Launch with the arguments as they were given, and leave those alone that it may change."""
+        own = {id(tensor) for tensor in tensors_in(self._arguments)}
+        return self._launch(self._guarded(self._copied(self._arguments, own)))
+
+    def _copied(self, arguments: Mapping[str, Any], kept: Collection[int]) -> dict[str, Any]:
+        """Return arguments with copies of the tensors that may change, if their ids are among `kept`."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.clone() if id(tensor) in kept else tensor
+
+        changing = {*self._mutates, *self._writes}
+        return {
+            name: map_tensors(copied, value) if name in changing else value
+            for name, value in arguments.items()
+        }
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict(zip(self._positional, args, strict=True)), **kwargs}
@@ -186,10 +205,14 @@ class GuardedLauncher:
         *,
         around: Collection[str] | None = None,
         unwritten: Pattern = Pattern.UNWRITTEN,
+        fn: Callable[..., Any] | None = None,
     ) -> Any:
-        """Launch with the arguments as they were given, in the same memory; return the outputs."""
+        """Launch with the arguments as they were given, in the same memory; return the outputs.
+
+        `fn` stands in for the launcher.
+        """
         self.inputs.restore(beside, around=around, unwritten=unwritten)
-        return self._launch(self.inputs, unwritten)
+        return self._launch(self.inputs, unwritten, fn)
 
     def _depends_on_redzones(self, first: Any, again: Any) -> bool:
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
@@ -202,7 +225,12 @@ class GuardedLauncher:
     def _guarded(self, arguments: Mapping[str, Any]) -> Inputs:
         return Inputs(arguments, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones)
 
-    def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
+    def _launch(
+        self,
+        inputs: Inputs,
+        unwritten: Pattern = Pattern.UNWRITTEN,
+        fn: Callable[..., Any] | None = None,
+    ) -> Any:
         args, kwargs = self.split(inputs.given)
         allocations = Allocations()
         self.launches += 1
@@ -210,7 +238,7 @@ class GuardedLauncher:
             if not self._launching.is_interpreted:
                 enclose = allocations.enclose if self._has_redzones else None
                 guards.enter_context(poisoned_allocations(enclose, unwritten))
-            outputs = self._launching(self._fn, tuple(args.values()), kwargs)
+            outputs = self._launching(fn or self._fn, tuple(args.values()), kwargs)
         if outputs is None:  # the arguments that it writes are its outputs
             named = self._writes or self._mutates
             self.written = tuple(name for name in self._arguments if name in named)
@@ -281,16 +309,7 @@ class GuardedLauncher:
 
     def resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
         """Return the names of arguments that an option gives by name or position."""
-        names = [*self._arguments]
-        if isinstance(wanted, str | int):
-            raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
-        chosen = {
-            names[argument] if isinstance(argument, int) and argument < len(names) else argument
-            for argument in wanted
-        }
-        if unknown := chosen - set(names):
-            raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {names}")
-        return {str(name) for name in chosen}
+        return resolve_arguments(option, wanted, [*self._arguments])
 
 
 def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:

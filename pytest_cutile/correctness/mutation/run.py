@@ -7,7 +7,9 @@ indices of one dimension. They show inputs that hide a part of a sum.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +20,7 @@ from pytest_cutile.correctness.compare.elements import ComparedOutput, blocks, c
 from pytest_cutile.correctness.error_model.running import ROUNDING
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
+from pytest_cutile.correctness.on_cpu import SECONDS
 from pytest_cutile.tensors.dtypes import bits_of, format_of, same_bits
 from pytest_cutile.tensors.formats import BFLOAT16, FloatFormat
 from pytest_cutile.tensors.rounding import convert, round_to, spacing
@@ -42,6 +45,10 @@ _SAME = {
 }
 
 
+class TooCostly(BaseException):
+    """The reference takes too long to run on mutated inputs."""
+
+
 def run_mutants(
     outputs: Sequence[ComparedOutput],
     inputs: Mapping[str, Any],
@@ -49,7 +56,8 @@ def run_mutants(
 ) -> MutationReport:
     """Return which mutants the check of these outputs, which passed, kills.
 
-    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments.
+    `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments, or
+    raises TooCostly.
 
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
@@ -57,12 +65,15 @@ def run_mutants(
     mutants = [
         _run_mutant(output, mutant, mutated) for output in right for mutant, mutated in _mutated(output)
     ]
-    shortened = [*_shortened_inputs(inputs)]
-    of_inputs = (
-        _run_shortened(outputs, inputs, reference, *shortening) for shortening in shortened[:MOST_RUNS]
-    )
-    mutants += [mutant for mutant in of_inputs if mutant is not None]
-    return MutationReport(mutants=tuple(mutants), skipped=max(0, len(shortened) - MOST_RUNS))
+    shortened, tried, end = [*_shortened_inputs(inputs)], 0, time.monotonic() + SECONDS
+    with contextlib.suppress(TooCostly):
+        for shortening in shortened[:MOST_RUNS]:
+            mutant = _run_shortened(outputs, inputs, reference, *shortening)
+            tried += 1
+            mutants += [] if mutant is None else [mutant]
+            if time.monotonic() > end:
+                break
+    return MutationReport(mutants=tuple(mutants), skipped=len(shortened) - tried)
 
 
 def _run_mutant(output: ComparedOutput, mutant: Mutant, mutated: torch.Tensor) -> Mutant:

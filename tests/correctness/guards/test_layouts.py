@@ -89,6 +89,34 @@ def test_only_what_the_kernels_own_code_raises_is_a_refusal(fails, refuses):
     assert is_refusal(caught.value) is refuses
 
 
+@pytest.mark.parametrize(
+    ("launch", "refused"),
+    [
+        (lambda x: copy(x.view(-1)), {"padded rows", "transposed storage"}),
+        (
+            lambda x: copy(x.view(torch.int32)).view(x.dtype),
+            {"an offset of one element", "transposed storage"},
+        ),
+        (lambda x: copy(torch.view_as_real(torch.view_as_complex(x.view(6, 5, 2)))), None),
+    ],
+    ids=["shape", "dtype", "complex"],
+)
+def test_a_view_refuses_a_layout(launch, refused):
+    layouts = check_kernel(
+        launch,
+        tensor(6, 10) if refused else tensor(6, 10, dtype=torch.float32),
+        reference=lambda x: launch(x) if refused is None else x.reshape(launch(tensor(6, 10)).shape),
+        vary_layout=True,
+    ).layouts
+    said = {layout for layout, outcome in layouts.items() if outcome.startswith("refused: RuntimeError")}
+    assert said == (refused or {"an offset of one element", "transposed storage"})
+
+
+def test_a_view_that_no_layout_is_to_blame_for_fails():
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        check_kernel(lambda x: copy(x.t().view(-1)), tensor(6, 10), reference=lambda x: x.t().reshape(-1))
+
+
 def test_another_exception_says_with_what_layout():
     def kernel(x):
         if not x.is_contiguous():
