@@ -97,6 +97,8 @@ class Reason(StrEnum):
 
     COMPILE_ERROR = "compile-error", Verdict.FAIL, "compile", "correct", "static"
     """cuda-tile or tileiras rejects the kernel."""
+    COMPILER_FAULT = "compiler-fault", Verdict.FAIL, "compile", "correct", "static"
+    """tileiras crashed, or failed without a reason: nothing says that the kernel is wrong."""
     NOTHING_LAUNCHED = "nothing-launched", Verdict.FAIL, "compile", "static"
     """The launcher launches no cuTile kernel: there is nothing to compile."""
     NO_COMPILER = "no-compiler", Verdict.FAIL, "compile", "static"

@@ -69,7 +69,14 @@ def export(launch: Launch, arch: str) -> CompileJob:
             known[key] = msgspec.msgpack.decode(stored, type=CompileJob)
             return known[key]
         with _no_garbage_collection():
-            export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
+            export_kernel(
+                launch.kernel,
+                [signature],
+                output,
+                gpu_code=arch,
+                output_format="tileir_bytecode",
+                bytecode_version=cutile.bytecode_version(),
+            )
     except TileError as error:
         place = error.loc
         # cuda-tile's message may quote another error, of no place of its own.

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_cutile.verdicts import Reason
 
 
 class CompileError(Exception):
     """The compiler rejects a kernel, or took too long; `str()` is all that the kernel's author needs."""
+
+    reason: ClassVar[Reason] = Reason.COMPILE_ERROR
 
     def __init__(
         self,
@@ -34,12 +39,15 @@ class CompileError(Exception):
         self.excerpt = excerpt or (source_line(file, line, column) if file and line else "")
         """The source around the place, or the compiler's own account of how it got there."""
 
+    @property
+    def headline(self) -> str:
+        return f"{self.kernel} does not compile for {self.arch}: {self.message}"
+
     def __str__(self) -> str:
-        text = f"{self.kernel} does not compile for {self.arch}: {self.message}"
         if self.file is None:
-            return text
+            return self.headline
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        return "\n".join(part for part in (text, f"  {place}", self.excerpt) if part)
+        return "\n".join(part for part in (self.headline, f"  {place}", self.excerpt) if part)
 
 
 def source_line(file: str, line: int, column: int | None) -> str:
