@@ -38,10 +38,10 @@ def compile_with(monkeypatch, folder: Path, script: str, timeout_s: float = 10.0
         (fake_tileiras.NO_ELF, "crashed on add_kernel for sm_121 (-O2): exit status 0, and 5 bytes that"),
         (fake_tileiras.BYTES, "crashed on add_kernel for sm_121 (-O2): exit status 5, and what it printed"),
         (fake_tileiras.REPORT, "crashed on add_kernel for sm_121 (-O2): exit status 70, with a report"),
-        (fake_tileiras.SILENT, "failed without a reason on add_kernel for sm_121 (-O2): exit status 5, noth"),
+        (fake_tileiras.SILENT, "failed without a reason on add_kernel for sm_121 (-O2): exit status 5"),
         (
             fake_tileiras.ONLY_FAILED,
-            "failed without a reason on add_kernel for sm_121 (-O2): exit status 5, o",
+            "failed without a reason on add_kernel for sm_121 (-O2): exit status 5",
         ),
     ],
 )
@@ -81,13 +81,12 @@ def test_a_compiler_that_hangs_is_stopped_with_what_it_started(monkeypatch, tmp_
     [
         (
             Memory(peak=3 << 30, least_free=100 << 20, total=4 << 30),
-            "most likely it ran out of memory (tileiras had taken 3.0 GiB; there are 4.0 GiB; "
-            "at the least 100 MiB were free); `taskset -c 0 pytest ...` compiles one kernel at a time",
+            "most likely it ran out of memory (tileiras had taken 3.0 GiB; there are 4.0 GiB; at the least 100",
             "not short",
         ),
         (
             Memory(peak=3 << 20, least_free=3 << 30, total=4 << 30),
-            "memory was not short (tileiras had taken 3 MiB; there are 4.0 GiB; at the least 3.0 GiB were free)",
+            "memory was not short (tileiras had taken 3 MiB; there are 4.0 GiB; at the least 3.0 GiB were",
             "most likely",
         ),
         (Memory(), "most likely it ran out of memory; `taskset", "("),
