@@ -190,6 +190,10 @@ class Reason(StrEnum):
     """The kernel's own code called `pytest.skip`."""
 
 
+COMPILERS_FAULTS = frozenset({Reason.COMPILER_FAULT})
+"""Reasons that blame the compiler, not the kernel."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """A reason, and the change it rests on."""

@@ -201,8 +201,13 @@ class Invocation:
 
     tileiras: str
     flags: tuple[str, ...]
-    """What decides the code: architecture, optimization level, line numbers."""
+    """Architecture, optimization level, line numbers and, where tileiras makes them, remarks."""
     env: dict[str, str]
+
+    def arguments(self, name: str) -> list[str]:
+        """Return what tileiras is given to compile `name`.tileirbc; its outputs lie beside the file."""
+        remarks = [f"--remarks-output-file={name}.yaml"] if makes_remarks() else []
+        return [f"{name}.tileirbc", "-o", f"{name}.cubin", *self.flags, *remarks]
 
     @staticmethod
     def of(arch: str, opt_level: int) -> Invocation:
@@ -226,12 +231,14 @@ class Invocation:
                 env.pop(name, None)
         with _relying_on("_tileiras_effective_opt_and_device_debug"):
             level, debugs = effective_options(options(opt_level=opt_level), arch)
-        lines = "--device-debug" if debugs else "--lineinfo"
-        return Invocation(tileiras=tileiras, flags=("--gpu-name", arch, f"-O{level}", lines), env=env)
+        flags = ["--gpu-name", arch, f"-O{level}", "--device-debug" if debugs else "--lineinfo"]
+        if makes_remarks():
+            flags += ["--remark-format=yaml", "--remarks=all"]
+        return Invocation(tileiras=tileiras, flags=tuple(flags), env=env)
 
 
-def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> tuple[bytes, str | None]:
-    """Compile a Tile IR bytecode file with the flags that a launch uses; files are left beside it.
+def run_tileiras(folder: Path, job: CompileJob, *, timeout_s: float) -> tuple[bytes, str | None]:
+    """Compile Tile IR bytecode with the flags that a launch uses; files are left in `folder`.
 
     Returns the cubin and the compiler's remarks, as YAML text (None: this tileiras makes none). This goes
     around the process-wide lock of `compile_tile`, so threads compile in parallel. It also goes around
@@ -242,12 +249,11 @@ def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> t
         CompilerFault: tileiras crashed, or failed without a reason.
         CompileError: tileiras rejected the kernel, or was stopped after `timeout_s` seconds.
     """
-    cubin_file = bytecode_file.with_suffix(".cubin")
-    remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
+    name = folder / "kernel"
+    name.with_suffix(".tileirbc").write_bytes(job.bytecode)
+    cubin_file, remarks_file = name.with_suffix(".cubin"), name.with_suffix(".yaml")
     invocation = Invocation.of(job.arch, job.opt_level)
-    command = [invocation.tileiras, str(bytecode_file), "-o", str(cubin_file), *invocation.flags]
-    if remarks_file is not None:
-        command += ["--remark-format=yaml", "--remarks=all", f"--remarks-output-file={remarks_file}"]
+    command = [invocation.tileiras, *invocation.arguments(f"{name}")]
     try:
         ended = run_process(command, invocation.env, timeout_s=timeout_s)
     except FileNotFoundError as error:
@@ -255,7 +261,7 @@ def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> t
     except OSError as error:
         raise CompilerMissing(f"{invocation.tileiras} cannot be run ({error}): {INSTALL}") from None
     if ended.was_stopped:
-        raise job.rejected(
+        raise job.stopped(
             f"tileiras was stopped after {timeout_s:g} s. Smaller tiles compile faster; or allow more time "
             "with the ini option cutile_compile_timeout"
         )
@@ -268,7 +274,7 @@ def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> t
         message, place = _private("cuda.tile._compile", "_parse_tileir_stderr")(reason_in(printed))
         raise job.rejected(message.strip(), place.filename, place.line, place.col)
     remarks = None
-    if remarks_file is not None:
+    if makes_remarks():
         # With nothing to say, tileiras writes no file.
         exists = remarks_file.exists()
         remarks = remarks_file.read_text(encoding="utf-8", errors="replace") if exists else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.compiler.job import CompileError, CompileJob
-from pytest_cutile.compiler.process import Ended, Memory
+from pytest_cutile.compiler.process import FinishedProcess, ProcessMemory
 from pytest_cutile.verdicts import Reason
 
 _ELF = b"\x7fELF"
@@ -34,12 +34,15 @@ class CompilerFault(CompileError):  # noqa: N818 - reads as a state in reports
         headline: str,
         *,
         facts: Sequence[str] = (),
+        crashed: bool = True,
         kernel: str = "",
         arch: str = "",
         file: str | None = None,
         line: int | None = None,
     ) -> None:
         super().__init__(headline, kernel=kernel, arch=arch, file=file, line=line)
+        self.crashed = crashed
+        """Otherwise the compiler failed and gave no reason."""
         self.facts = tuple(facts)
         """What is known of the fault, a line for each."""
 
@@ -93,6 +96,7 @@ class Fault:
         return CompilerFault(
             self.headline(f"on {job.kernel} for {job.arch} (-O{job.opt_level})"),
             facts=[*self.facts(tried, printed)],
+            crashed=self.crashed,
             kernel=job.kernel,
             arch=job.arch,
             file=job.file,
@@ -100,7 +104,7 @@ class Fault:
         )
 
 
-def fault_of(ended: Ended, cubin: bytes) -> Fault | None:
+def fault_of(ended: FinishedProcess, cubin: bytes) -> Fault | None:
     """Return the fault of a compiler that ended so and wrote `cubin`; None: it compiled, or gave a reason.
 
     A reason is a message in readable text that says more than that compiling failed.
@@ -150,7 +154,7 @@ def _signal_name(number: int) -> str | None:
     return f"{words} ({name})" if words else name
 
 
-def _memory_words(memory: Memory) -> str:
+def _memory_words(memory: ProcessMemory) -> str:
     parts = [
         f"tileiras had taken {_size(memory.peak)}" if memory.peak else "",
         f"there are {_size(memory.total)}" if memory.total else "",

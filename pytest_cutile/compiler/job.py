@@ -50,6 +50,10 @@ class CompileError(Exception):
         return "\n".join(part for part in (self.headline, f"  {place}", self.excerpt) if part)
 
 
+class CompileTimeout(CompileError):  # noqa: N818 - reads as a state in reports
+    """The compiler took longer than it may."""
+
+
 def source_line(file: str, line: int, column: int | None) -> str:
     """Return a line of source, indented, with a mark under the column; empty if there is none."""
     source = linecache.getline(file, line).rstrip()
@@ -75,6 +79,10 @@ class CompileJob:
     file: str
     line: int
     """Line of the kernel's definition, counted from 1."""
+
+    def stopped(self, message: str) -> CompileTimeout:
+        """Return the error of a compiler whose time was over."""
+        return CompileTimeout(message, kernel=self.kernel, arch=self.arch, file=self.file, line=self.line)
 
     def rejected(
         self, message: str, file: str | None = None, line: int | None = None, column: int | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.compiler.fault import CompilerFault, Fault, fault_of, reason_in
-from pytest_cutile.compiler.process import Ended
+from pytest_cutile.compiler.process import FinishedProcess
 
 _PRINTED = re.compile(r"Return code (-?\d+)\n?(.*)", re.DOTALL)
 
@@ -23,7 +23,7 @@ def fault_of_launch(error: Any) -> CompilerFault | None:
     execution_error = getattr(sys.modules.get("cuda.tile"), "TileCompilerExecutionError", ())
     fault, tried, printed = None, "what the launch asks for", ""
     if isinstance(error, execution_error) and (match := _PRINTED.match(error.message)) is not None:
-        ended = Ended(status=int(match[1]), output=match[2].encode(), was_stopped=False)
+        ended = FinishedProcess(status=int(match[1]), output=match[2].encode(), was_stopped=False)
         fault, tried, printed = fault_of(ended, b""), error.compiler_flags, reason_in(match[2])
     elif isinstance(error, UnicodeDecodeError) and _is_of_cutiles_compiler(error):
         fault = Fault(how="what it printed is no text (not UTF-8)")
@@ -31,7 +31,9 @@ def fault_of_launch(error: Any) -> CompilerFault | None:
         fault = Fault(how="exit status 0, and no cubin") if _is_of_cutiles_compiler(error) else None
     if fault is None:
         return None
-    return CompilerFault(fault.headline("in a launch"), facts=[*fault.facts(tried, printed)])
+    return CompilerFault(
+        fault.headline("in a launch"), facts=[*fault.facts(tried, printed)], crashed=fault.crashed
+    )
 
 
 def _is_of_cutiles_compiler(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ _ENOUGH = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class ProcessMemory:
     """What is known of memory, in bytes; None: the system does not say."""
 
     peak: int | None = None
@@ -46,7 +46,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class FinishedProcess:
     """A process that ended."""
 
     status: int
@@ -55,10 +55,10 @@ class Ended:
     """What the process printed, to either stream."""
     was_stopped: bool
     """Whether the process was killed here, because its time was over."""
-    memory: Memory = Memory()
+    memory: ProcessMemory = ProcessMemory()
 
 
-def run_process(command: Sequence[str], env: Mapping[str, str], *, timeout_s: float) -> Ended:
+def run_process(command: Sequence[str], env: Mapping[str, str], *, timeout_s: float) -> FinishedProcess:
     """Run `command` to its end, or stop it after `timeout_s` seconds.
 
     Raises:
@@ -84,11 +84,11 @@ def run_process(command: Sequence[str], env: Mapping[str, str], *, timeout_s: fl
             process.kill()  # does nothing to a process that has ended
             process.wait()
         printed.seek(0)
-        return Ended(
+        return FinishedProcess(
             status=process.returncode,
             output=printed.read(),
             was_stopped=was_stopped,
-            memory=Memory(peak=peak or None, least_free=least_free, total=_total_bytes()),
+            memory=ProcessMemory(peak=peak or None, least_free=least_free, total=_total_bytes()),
         )
 
 

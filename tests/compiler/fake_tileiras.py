@@ -28,3 +28,9 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path:
     binary = _CompilerBinary(str(program), os.environ["PATH"], "", pass_cuda_home_var=False)
     monkeypatch.setattr("cuda.tile._compile._find_compiler_bin", lambda: binary)
     return program
+
+
+def crashes_at(*options: str) -> str:
+    """Return a script that crashes where all of `options` are given, and else writes what is like a cubin."""
+    patterns = " ".join(f'case "$*" in *"{option}"*) ;; *) hit=0;; esac;' for option in options)
+    return f'hit=1; {patterns} [ $hit = 0 ] || kill -SEGV $$; printf "\\177ELF" > "$3"'

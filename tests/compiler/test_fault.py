@@ -10,7 +10,7 @@ from cuda.tile._compiler_options import CompilerOptions
 from pytest_cutile.compiler import CompileError, CompileJob, Compiler, CompilerFault, cutile, toolchain
 from pytest_cutile.compiler.fault import fault_of
 from pytest_cutile.compiler.launch_fault import fault_of_launch
-from pytest_cutile.compiler.process import Ended, Memory
+from pytest_cutile.compiler.process import FinishedProcess, ProcessMemory
 from pytest_cutile.verdicts import Reason
 from tests.compiler import fake_tileiras
 
@@ -52,7 +52,7 @@ def test_a_fault_of_the_compiler_is_none_of_the_kernel(monkeypatch, tmp_path, sc
     text = str(error)
     assert text.startswith(f"tileiras {headline}")
     assert "does not compile" not in text
-    assert "tried: --gpu-name sm_121 -O2 --lineinfo (cuda-tile " in text
+    assert "tried: --gpu-name sm_121 -O2 --lineinfo --remark-format=yaml --remarks=all (cuda-tile " in text
     assert f"  {__file__}:1" in text.splitlines()
 
 
@@ -80,27 +80,29 @@ def test_a_compiler_that_hangs_is_stopped_with_what_it_started(monkeypatch, tmp_
     ("memory", "said", "unsaid"),
     [
         (
-            Memory(peak=3 << 30, least_free=100 << 20, total=4 << 30),
-            "most likely it ran out of memory (tileiras had taken 3.0 GiB; there are 4.0 GiB; at the least 100",
+            ProcessMemory(peak=3 << 30, least_free=100 << 20, total=4 << 30),
+            "most likely it ran out of memory (tileiras had taken 3.0 GiB; there are 4.0 GiB; at the least ",
             "not short",
         ),
         (
-            Memory(peak=3 << 20, least_free=3 << 30, total=4 << 30),
+            ProcessMemory(peak=3 << 20, least_free=3 << 30, total=4 << 30),
             "memory was not short (tileiras had taken 3 MiB; there are 4.0 GiB; at the least 3.0 GiB were",
             "most likely",
         ),
-        (Memory(), "most likely it ran out of memory; `taskset", "("),
+        (ProcessMemory(), "most likely it ran out of memory; `taskset", "("),
     ],
 )
 def test_a_killed_compiler_is_told_with_its_memory(memory, said, unsaid) -> None:
-    fault = fault_of(Ended(status=-signal.SIGKILL, output=b"", was_stopped=False, memory=memory), b"")
+    fault = fault_of(
+        FinishedProcess(status=-signal.SIGKILL, output=b"", was_stopped=False, memory=memory), b""
+    )
     assert fault is not None
     assert said in fault.memory
     assert unsaid not in fault.memory
 
 
 def test_a_cubin_is_no_fault() -> None:
-    assert fault_of(Ended(status=0, output=b"a warning", was_stopped=False), b"\x7fELF...") is None
+    assert fault_of(FinishedProcess(status=0, output=b"a warning", was_stopped=False), b"\x7fELF...") is None
 
 
 def test_a_further_fact_is_not_seen_by_others_who_wait() -> None:

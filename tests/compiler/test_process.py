@@ -7,7 +7,7 @@ from pytest_cutile.compiler import process
 from pytest_cutile.compiler.process import run_process
 
 
-def run(script: str, timeout_s: float = 10.0) -> process.Ended:
+def run(script: str, timeout_s: float = 10.0) -> process.FinishedProcess:
     return run_process(["/bin/sh", "-c", script], {**os.environ, "WORD": "x y"}, timeout_s=timeout_s)
 
 
@@ -63,5 +63,5 @@ def test_a_group_without_a_limit_and_a_system_without_tables(monkeypatch, tmp_pa
     monkeypatch.setattr(process, "_CGROUPS", ((tmp_path / "max", tmp_path / "none"),))
     monkeypatch.setattr(process, "_PROC", tmp_path / "none")
     memory = run("sleep 0.05").memory
-    assert memory == process.Memory()
+    assert memory == process.ProcessMemory()
     assert not memory.is_enough
