@@ -33,6 +33,7 @@ FAILED_IN_WORDS = {
     Reason.COMPILE_ERROR: "does not compile",
     Reason.COMPILER_FAULT: "compiler at fault",
     Reason.NOTHING_LAUNCHED: "launches nothing",
+    Reason.MISCOMPILED: "miscompiled",
     Reason.NO_COMPILER: "no compiler",
     Reason.RAISED: "raised",
     Reason.UNCHECKABLE: "nothing to compare",

@@ -108,6 +108,8 @@ class Reason(StrEnum):
 
     # -- of the gate static ---------------------------------------------------------------------------
 
+    MISCOMPILED = "miscompiled", Verdict.FAIL, "correct", "static"
+    """The installed tileiras is known to compile this launch to something else than the kernel says."""
     NOT_WORSE = "not-worse", Verdict.PASS, "static"
     """The code is another than the static baseline's, and nothing of it is worse."""
     BETTER_CODE = "better-code", Verdict.IMPROVEMENT, "static"

@@ -25,7 +25,10 @@ from pytest_cutile.interpreter.watch import Watcher
 
 @contextmanager
 def interpret(
-    arch: str, options: Options | None = None, *, on_export: Callable[[CompileJob], None] | None = None
+    arch: str,
+    options: Options | None = None,
+    *,
+    on_export: Callable[[CompileJob, Launch], None] | None = None,
 ) -> Iterator[Run]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
 
@@ -35,7 +38,7 @@ def interpret(
     Args:
         arch: the architecture.
         options: what is checked and recorded; by default all checks and no records.
-        on_export: called with each launch's exported kernel before it is interpreted.
+        on_export: called with each launch and its exported kernel before it is interpreted.
 
     Raises:
         ArchitectureError: `arch` names no architecture that the installed tileiras compiles for.
@@ -72,7 +75,7 @@ class Run:
         arch: str,
         options: Options | None = None,
         *,
-        on_export: Callable[[CompileJob], None] | None = None,
+        on_export: Callable[[CompileJob, Launch], None] | None = None,
     ) -> None:
         self.arch = supported_architecture(arch)
         self.options = options or Options()
@@ -101,7 +104,7 @@ class Run:
             with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
                 job = export(launch, self.arch)
                 if self._on_export is not None:
-                    self._on_export(job)
+                    self._on_export(job, launch)
                 launched = InterpretedLaunch(
                     kernel=job.kernel,
                     grid=launch.grid,

@@ -66,9 +66,9 @@ class ReproducedCase:
                 if test.task.gate == "compile" and test.task.compiled in named
             ]
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Try the options on what the test compiled."""
-        run = run_of(session.config)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Try the options on what the test compiled, in the process that ran it: that may be a fork."""
+        run = run_of(item.config)
         if not run.has_session or not (jobs := run.session.compiler.jobs):
             return
         from pytest_cutile.compiler.reproduction import TriedKernel, write_reproduction
