@@ -8,7 +8,17 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.commands import bisect, compare, doctor, history, merge, migrate, profile, report
+from pytest_cutile.commands import (
+    bisect,
+    compare,
+    doctor,
+    history,
+    merge,
+    migrate,
+    profile,
+    report,
+    reproduce,
+)
 from pytest_cutile.reports.document import printable
 from pytest_cutile.version import version
 
@@ -18,6 +28,7 @@ COMMANDS = {
     "history": history,
     "bisect": bisect,
     "profile": profile,
+    "reproduce": reproduce,
     "compare": compare,
     "merge": merge,
     "migrate": migrate,

@@ -31,7 +31,9 @@ REGIMES_DIFFER = 0.02
 FAILED_IN_WORDS = {
     Reason.WRONG_VALUES: "wrong result",
     Reason.COMPILE_ERROR: "does not compile",
+    Reason.COMPILER_FAULT: "compiler at fault",
     Reason.NOTHING_LAUNCHED: "launches nothing",
+    Reason.MISCOMPILED: "miscompiled",
     Reason.NO_COMPILER: "no compiler",
     Reason.RAISED: "raised",
     Reason.UNCHECKABLE: "nothing to compare",
@@ -265,7 +267,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     @property
     def _cause(self) -> tuple[str, ...]:
         """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
-        said = _without_numbers(self.detail) if self.reason is Reason.COMPILE_ERROR else ""
+        by_compiler = self.reason in (Reason.COMPILE_ERROR, Reason.COMPILER_FAULT)
+        said = _without_numbers(self.detail) if by_compiler else ""
         return *self.subject, f"{self.reason}", said
 
     @property

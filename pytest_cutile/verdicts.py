@@ -97,6 +97,8 @@ class Reason(StrEnum):
 
     COMPILE_ERROR = "compile-error", Verdict.FAIL, "compile", "correct", "static"
     """cuda-tile or tileiras rejects the kernel."""
+    COMPILER_FAULT = "compiler-fault", Verdict.FAIL, "compile", "correct", "static"
+    """tileiras crashed, or failed without a reason: nothing says that the kernel is wrong."""
     NOTHING_LAUNCHED = "nothing-launched", Verdict.FAIL, "compile", "static"
     """The launcher launches no cuTile kernel: there is nothing to compile."""
     NO_COMPILER = "no-compiler", Verdict.FAIL, "compile", "static"
@@ -106,6 +108,8 @@ class Reason(StrEnum):
 
     # -- of the gate static ---------------------------------------------------------------------------
 
+    MISCOMPILED = "miscompiled", Verdict.FAIL, "correct", "static"
+    """The installed tileiras is known to compile this launch to something else than the kernel says."""
     NOT_WORSE = "not-worse", Verdict.PASS, "static"
     """The code is another than the static baseline's, and nothing of it is worse."""
     BETTER_CODE = "better-code", Verdict.IMPROVEMENT, "static"
@@ -188,6 +192,10 @@ class Reason(StrEnum):
     """The GPU at hand is not of an architecture that was asked for."""
     SKIPPED = "skipped", Verdict.NOT_MEASURED, "correct", "compile", "static", "speed"
     """The kernel's own code called `pytest.skip`."""
+
+
+COMPILERS_FAULTS = frozenset({Reason.COMPILER_FAULT})
+"""Reasons that blame the compiler, not the kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ The way of a launch, step by step:
 2. `export.py` translates the kernel of a launch to Tile IR, for the dtypes and layouts of its arguments
    (`signature.py`).
 3. `service.py` compiles Tile IR to a cubin with tileiras: several at a time, remembered on disk (`cache.py`).
+   `process.py` runs tileiras, and `fault.py` tells a crash from a kernel that tileiras rejects.
 4. `fingerprint.py` digests what the GPU would run, `source.py` what the author wrote.
 
 `compilations.py` does all of it for the cases of a run, each once. `toolchain.py` finds tileiras and NVIDIA's
@@ -21,6 +22,7 @@ Importing this package imports neither torch nor cuda.tile.
 
 from pytest_cutile.compiler.cutile import IncompatibleCompiler
 from pytest_cutile.compiler.export import export
+from pytest_cutile.compiler.fault import CompilerFault
 from pytest_cutile.compiler.fingerprint import digest_code, digest_launches
 from pytest_cutile.compiler.job import CompileError, CompileJob
 from pytest_cutile.compiler.service import Compiled, Compiler
@@ -39,6 +41,7 @@ __all__ = [
     "CompileJob",
     "Compiled",
     "Compiler",
+    "CompilerFault",
     "IncompatibleCompiler",
     "Launch",
     "Recorder",

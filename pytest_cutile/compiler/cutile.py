@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
-import re
+import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from pytest_cutile.compiler.fault import fault_of, reason_in, text_of
 from pytest_cutile.compiler.job import CompileJob
-from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, makes_remarks
+from pytest_cutile.compiler.process import run_process
+from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, makes_remarks, toolchain_versions
 
 CHECKED_WITH = ("1.7.0",)
 
@@ -162,46 +166,119 @@ def compiler_hints(kernel: Any, arch: str) -> dict[str, Any]:
     return {name: value for name, value in sorted(resolved.items()) if value != defaults.get(name)}
 
 
-def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> tuple[bytes, str | None]:
-    """Compile a Tile IR bytecode file with the flags that a launch uses; files are left beside it.
+@functools.cache
+def bytecode_version() -> str | None:
+    """Return the version of Tile IR bytecode to export; None: cuda-tile finds it out itself.
+
+    cuda-tile tries versions on tileiras. Of a tileiras that crashes whatever it is given, cuda-tile takes the
+    oldest version, for which it rejects kernels that are right: then the release of tileiras says it.
+    """
+    newest = _private("cuda.tile._compile", "_get_max_supported_bytecode_version")
+    with _relying_on("_compile.dev_features_enabled, _SUPPORTED_VERSIONS, default_tile_context.config"):
+        compile_module = importlib.import_module("cuda.tile._compile")
+        temp_dir = compile_module.default_tile_context.config.temp_dir
+        allow_dev = compile_module.dev_features_enabled()
+        supported = [version.as_string() for version in compile_module._SUPPORTED_VERSIONS]  # noqa: SLF001
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Failed to detect the maximum supported TileIR")
+        try:
+            newest(temp_dir, allow_dev=allow_dev)
+        except FileNotFoundError as error:
+            raise CompilerMissing(f"{error}: {INSTALL}") from None
+        except (UserWarning, UnicodeDecodeError):
+            release = _numbers(toolchain_versions()["tileiras"])
+            return max((v for v in supported if _numbers(v) <= release), key=_numbers, default=None)
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """How a launch would run tileiras on a file of Tile IR bytecode."""
+
+    tileiras: str
+    flags: tuple[str, ...]
+    """Architecture, optimization level, line numbers and, where tileiras makes them, remarks."""
+    env: dict[str, str]
+
+    def arguments(self, name: str) -> list[str]:
+        """Return what tileiras is given to compile `name`.tileirbc; its outputs lie beside the file."""
+        remarks = [f"--remarks-output-file={name}.yaml"] if makes_remarks() else []
+        return [f"{name}.tileirbc", "-o", f"{name}.cubin", *self.flags, *remarks]
+
+    @staticmethod
+    def of(arch: str, opt_level: int) -> Invocation:
+        """Return the program, flags and environment.
+
+        Raises:
+            CompilerMissing: tileiras is not installed.
+        """
+        options = _private("cuda.tile._compiler_options", "CompilerOptions")
+        effective_options = _private("cuda.tile._compile", "_tileiras_effective_opt_and_device_debug")
+        find_binary = _private("cuda.tile._compile", "_find_compiler_bin")
+        try:
+            binary = find_binary()
+        except FileNotFoundError as error:
+            raise CompilerMissing(f"{error}: {INSTALL}") from None
+        with _relying_on("_CompilerBinary.path, .bin_path, .ld_path, .pass_cuda_home_var"):
+            env = {**os.environ, "PATH": binary.bin_path, "LD_LIBRARY_PATH": binary.ld_path}
+            tileiras, passes_home = binary.path, binary.pass_cuda_home_var
+        if not passes_home:
+            for name in ("CUDA_HOME", "CUDA_PATH"):
+                env.pop(name, None)
+        with _relying_on("_tileiras_effective_opt_and_device_debug"):
+            level, debugs = effective_options(options(opt_level=opt_level), arch)
+        flags = ["--gpu-name", arch, f"-O{level}", "--device-debug" if debugs else "--lineinfo"]
+        if makes_remarks():
+            flags += ["--remark-format=yaml", "--remarks=all"]
+        return Invocation(tileiras=tileiras, flags=tuple(flags), env=env)
+
+
+def run_tileiras(folder: Path, job: CompileJob, *, timeout_s: float) -> tuple[bytes, str | None]:
+    """Compile Tile IR bytecode with the flags that a launch uses; files are left in `folder`.
 
     Returns the cubin and the compiler's remarks, as YAML text (None: this tileiras makes none). This goes
-    around the process-wide lock of `compile_tile`, so threads compile in parallel.
+    around the process-wide lock of `compile_tile`, so threads compile in parallel. It also goes around
+    `compile_cubin`, which keeps too little of how the process ends to tell a crash from a rejection.
 
     Raises:
         CompilerMissing: tileiras is not installed.
+        CompilerFault: tileiras crashed, or failed without a reason.
         CompileError: tileiras rejected the kernel, or was stopped after `timeout_s` seconds.
     """
-    remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
-    options = _private("cuda.tile._compiler_options", "CompilerOptions")
-    compile_cubin = _private("cuda.tile._compile", "compile_cubin")
-    failed = _private("cuda.tile._exception", "TileCompilerError")
-    timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
+    name = folder / "kernel"
+    name.with_suffix(".tileirbc").write_bytes(job.bytecode)
+    cubin_file, remarks_file = name.with_suffix(".cubin"), name.with_suffix(".yaml")
+    invocation = Invocation.of(job.arch, job.opt_level)
+    command = [invocation.tileiras, *invocation.arguments(f"{name}")]
     try:
-        cubin_file = compile_cubin(
-            str(bytecode_file),
-            options(opt_level=job.opt_level),
-            job.arch,
-            timeout_s,
-            remarks_output_file=remarks_file,
-        )
+        ended = run_process(command, invocation.env, timeout_s=timeout_s)
     except FileNotFoundError as error:
         raise CompilerMissing(f"{error}: {INSTALL}") from None
-    except timed_out:
-        raise job.rejected(
+    except OSError as error:
+        raise CompilerMissing(f"{invocation.tileiras} cannot be run ({error}): {INSTALL}") from None
+    if ended.was_stopped:
+        raise job.stopped(
             f"tileiras was stopped after {timeout_s:g} s. Smaller tiles compile faster; or allow more time "
             "with the ini option cutile_compile_timeout"
-        ) from None
-    except failed as error:
-        # First says the message what exit code it was; what tileiras printed says more, if it did.
-        printed = re.sub(r"^Return code -?\d+\n(?=\s*\S)", "", error.message).strip()
-        raise job.rejected(printed, error.loc.filename, error.loc.line, error.loc.col) from None
+        )
+    cubin = cubin_file.read_bytes() if cubin_file.exists() else b""
+    printed = text_of(ended.output)
+    if (fault := fault_of(ended, cubin)) is not None:
+        versions = ", ".join(f"{name} {version}" for name, version in toolchain_versions().items())
+        raise fault.error(job, tried=f"{' '.join(invocation.flags)} ({versions})", printed=reason_in(printed))
+    if ended.status != 0:
+        message, place = _private("cuda.tile._compile", "_parse_tileir_stderr")(reason_in(printed))
+        raise job.rejected(message.strip(), place.filename, place.line, place.col)
     remarks = None
-    if remarks_file is not None:
+    if makes_remarks():
         # With nothing to say, tileiras writes no file.
         exists = remarks_file.exists()
         remarks = remarks_file.read_text(encoding="utf-8", errors="replace") if exists else ""
-    return Path(cubin_file).read_bytes(), remarks
+    return cubin, remarks
 
 
 def keep_for_launches(job: CompileJob, cubin: bytes, remarks: str | None) -> None:

@@ -33,7 +33,8 @@ _shared = DiskCache(None, suffix=".job")
 
 def share_exports(folder: Path | None) -> None:
     """Let processes that share `folder` translate each kernel once: as long as its code and what it reads of
-    its module are the same."""
+    its module are the same.
+    """
     global _shared  # noqa: PLW0603 - like `_exported`
     _shared = DiskCache(folder, suffix=".job")
 
@@ -69,7 +70,14 @@ def export(launch: Launch, arch: str) -> CompileJob:
             known[key] = msgspec.msgpack.decode(stored, type=CompileJob)
             return known[key]
         with _no_garbage_collection():
-            export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
+            export_kernel(
+                launch.kernel,
+                [signature],
+                output,
+                gpu_code=arch,
+                output_format="tileir_bytecode",
+                bytecode_version=cutile.bytecode_version(),
+            )
     except TileError as error:
         place = error.loc
         # cuda-tile's message may quote another error, of no place of its own.

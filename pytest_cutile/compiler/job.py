@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_cutile.verdicts import Reason
 
 
 class CompileError(Exception):
     """The compiler rejects a kernel, or took too long; `str()` is all that the kernel's author needs."""
+
+    reason: ClassVar[Reason] = Reason.COMPILE_ERROR
 
     def __init__(
         self,
@@ -34,12 +39,19 @@ class CompileError(Exception):
         self.excerpt = excerpt or (source_line(file, line, column) if file and line else "")
         """The source around the place, or the compiler's own account of how it got there."""
 
+    @property
+    def headline(self) -> str:
+        return f"{self.kernel} does not compile for {self.arch}: {self.message}"
+
     def __str__(self) -> str:
-        text = f"{self.kernel} does not compile for {self.arch}: {self.message}"
         if self.file is None:
-            return text
+            return self.headline
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        return "\n".join(part for part in (text, f"  {place}", self.excerpt) if part)
+        return "\n".join(part for part in (self.headline, f"  {place}", self.excerpt) if part)
+
+
+class CompileTimeout(CompileError):  # noqa: N818 - reads as a state in reports
+    """The compiler took longer than it may."""
 
 
 def source_line(file: str, line: int, column: int | None) -> str:
@@ -67,6 +79,10 @@ class CompileJob:
     file: str
     line: int
     """Line of the kernel's definition, counted from 1."""
+
+    def stopped(self, message: str) -> CompileTimeout:
+        """Return the error of a compiler whose time was over."""
+        return CompileTimeout(message, kernel=self.kernel, arch=self.arch, file=self.file, line=self.line)
 
     def rejected(
         self, message: str, file: str | None = None, line: int | None = None, column: int | None = None

@@ -58,6 +58,8 @@ class Compiler(AbstractContextManager["Compiler"]):
         )
         self._timeout_s = timeout_s
         self._futures: dict[str, Future[Compiled]] = {}
+        self.jobs: list[CompileJob] = []
+        """What was submitted, each different job once."""
         self._lock = threading.Lock()
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
@@ -68,6 +70,7 @@ class Compiler(AbstractContextManager["Compiler"]):
         key = _key(job)
         with self._lock:
             if key not in self._futures:
+                self.jobs.append(job)
                 self._futures[key] = self._pool.submit(self._compile, job, key)
             return self._futures[key]
 
@@ -92,9 +95,7 @@ class Compiler(AbstractContextManager["Compiler"]):
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
         with temporary_folder() as folder:
-            source = Path(folder) / "kernel.tileirbc"
-            source.write_bytes(job.bytecode)
-            return cutile.run_tileiras(source, job, timeout_s=self._timeout_s)
+            return cutile.run_tileiras(Path(folder), job, timeout_s=self._timeout_s)
 
 
 def _fix_addresses_of_children() -> None:

@@ -38,6 +38,11 @@ class Task:
         """The case as baselines and messages name it: "softmax[bf16-4096x8192]"."""
         return f"{self.spec.name}[{self.case_name}]"
 
+    @property
+    def compiled(self) -> tuple[str, str, str]:
+        """Kernel, case and architecture: what is compiled, whatever the gate and the inputs."""
+        return self.spec.name, self.case.name, self.arch
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTest:

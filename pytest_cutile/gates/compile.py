@@ -66,7 +66,7 @@ class CompilingGate(Gate):
         if isinstance(error, CompilerMissing):
             reason = Reason.NO_COMPILER
         elif isinstance(error, CompileError):
-            reason = Reason.COMPILE_ERROR
+            reason = error.reason
         elif isinstance(error, NothingLaunched):
             reason = Reason.NOTHING_LAUNCHED
         elif isinstance(error, LauncherDied):

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_cutile.compiler import CompileError
+from pytest_cutile.compiler import CompileError, CompilerFault
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
@@ -72,8 +72,10 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
             return check_with(ON_GPU)
         try:
             return Interpreting(session, task.arch).interpret(check_with, spec.work_of(task.case))
-        except CompileError:
-            _leave_to_gate_compile(session, task)
+        except CompileError as error:
+            _leave_to_gate_compile(session, task, error)
+            if isinstance(error, CompilerFault):
+                raise error.with_fact("interpreted, its results are right") from None
             raise
 
     subject = CorrectResult(
@@ -101,7 +103,7 @@ def make_inputs(
     return task.spec.make_inputs(make, task.case, task.inputs)
 
 
-def _leave_to_gate_compile(session: Session, task: Task) -> None:
+def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) -> None:
     """Raise GateSkipped if the gate `compile` of this run fails, too: one failure reports it."""
     if not is_compiled(task):
         return
@@ -111,7 +113,8 @@ def _leave_to_gate_compile(session: Session, task: Task) -> None:
     try:
         session.compilations.result(case)
     except Exception:  # noqa: BLE001 - whatever it is, that gate reports it
-        raise GateSkipped(Reason.NOT_COMPILED, "it does not compile, see the gate compile") from None
+        what = "it does not compile" if error.reason is Reason.COMPILE_ERROR else "tileiras is at fault"
+        raise GateSkipped(Reason.NOT_COMPILED, f"{what}, see the gate compile") from None
 
 
 def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], CheckReport]) -> CheckReport:
@@ -187,7 +190,7 @@ def _failure(error: Exception) -> dict[str, Any]:
             # mypy takes the call for the declaration of a member.
             return {"reason": Reason(error.kind), "detail": message}  # type: ignore[call-arg]
         case CompileError():
-            return {"reason": Reason.COMPILE_ERROR, "detail": message}
+            return {"reason": error.reason, "detail": message}
         case UncheckableOutput():
             return {"reason": Reason.UNCHECKABLE, "detail": message}
     return {"reason": reason_of(error), "detail": f"{type(error).__name__}: {message}"}

@@ -26,6 +26,7 @@ from pytest_cutile.gates.explained import (
     tensors_of,
     why_unwritten,
 )
+from pytest_cutile.gates.known_faults import CompiledLaunch, find_known_faults
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -34,7 +35,7 @@ from pytest_cutile.spec import Work
 from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.compiler import CompileJob
+    from pytest_cutile.compiler import CompileJob, Launch
     from pytest_cutile.interpreter import Run
 
 LARGEST_BYTES = 8 << 20
@@ -63,6 +64,8 @@ class Interpreting:
         self._active_run: Run | None = None
         self._compilations: dict[Future[Compiled], str] = {}
         """The kernel's name of each compilation."""
+        self._launched: list[CompiledLaunch] = []
+        """Launches in which no known fault of tileiras has been looked for."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -116,10 +119,15 @@ class Interpreting:
 
     # -- the real compiler ----------------------------------------------------------------------------
 
-    def _compile(self, job: CompileJob) -> None:
+    def _compile(self, job: CompileJob, launch: Launch) -> None:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         if self._compiles:
-            self._compilations.setdefault(self._session.compiler.submit(job), job.kernel)
+            compiling = self._session.compiler.submit(job)
+            from pytest_cutile.interpreter.executed import parameters_of  # it imports torch
+
+            parameters = parameters_of(launch)
+            self._launched.append(CompiledLaunch(job=job, parameters=parameters, compiling=compiling))
+            self._compilations.setdefault(compiling, job.kernel)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted."""
@@ -133,6 +141,12 @@ class Interpreting:
         wait_for(self._compilations, show)
         for future in self._compilations:
             future.result()
+
+    def refuse_known_faults(self, where: str) -> None:
+        """Raise Miscompiled if tileiras is known to compile a launch wrongly; `where` names the test."""
+        launched, self._launched = self._launched, []
+        for fault in find_known_faults(self._session, launched):
+            raise fault.error(f"{where} for {self._arch}")
 
     # -- the check ------------------------------------------------------------------------------------
 

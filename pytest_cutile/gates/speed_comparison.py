@@ -17,6 +17,7 @@ from pytest_cutile.baselines.select import (
     unchanged_record,
     work_of,
 )
+from pytest_cutile.compiler import CompilerFault
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.session import Session
@@ -292,6 +293,8 @@ def _compiled_at(case: SpeedCase, commit: str) -> str:
         return case.fingerprint(commit)
     except (RevisionError, NothingLaunched):
         return ""
+    except CompilerFault as fault:
+        raise RevisionError(f"no baseline kernel of {commit[:12]}: {fault.headline}") from fault
     except Exception as error:
         raise RevisionError(f"the baseline kernel of {commit[:12]} does not compile: {error}") from error
 

@@ -20,6 +20,7 @@ from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
 from pytest_cutile.gates.correct import check_task
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
+from pytest_cutile.gates.known_faults import CompiledLaunch, FoundFault, find_known_faults
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.reports.failures import static_message
@@ -66,6 +67,10 @@ class StaticGate(CompilingGate):
             raise
         current = self._current(case)
         facts = msgspec.to_builtins(current) if self.session.settings.keeps_facts else None
+        if faults := self._known_faults(case):
+            error = faults[0].error(f"{case.baseline_key} for {case.arch}")
+            self.append(case, error.reason, f"{error}".partition("\n")[0], facts=facts)
+            raise error
         try:
             compared = self._compare(case, current, test.nodeid)
             is_recorded, note = self._record(case, current)
@@ -88,6 +93,17 @@ class StaticGate(CompilingGate):
         )
         if failure is not None:
             raise GateFailed("\n\n".join(filter(None, (failure, note))), pytrace=False)
+
+    def _known_faults(self, case: CompileCase) -> list[FoundFault]:
+        launches = [
+            CompiledLaunch(
+                job=compilation.launch.job,
+                parameters=compilation.launch.parameters,
+                compiling=compilation.compiling,
+            )
+            for compilation in self.session.compilations.of(case)
+        ]
+        return find_known_faults(self.session, launches)
 
     def _entry(self, case: CompileCase) -> StaticEntry | None:
         """Return what a case is compared with: what is stored, or what the other revision compiles to now."""

@@ -8,6 +8,7 @@ from unittest import SkipTest
 
 import pytest
 
+from pytest_cutile.compiler.launch_fault import fault_of_launch
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.verdicts import Reason
 
@@ -21,6 +22,7 @@ def user_code() -> Iterator[None]:
     Raises:
         GateSkipped: the code called pytest.skip or pytest.xfail.
         RuntimeError: the code called pytest.fail or sys.exit, which are no Exceptions.
+        CompilerFault: tileiras crashed in a launch, or failed without a reason.
     """
     try:
         yield
@@ -29,3 +31,7 @@ def user_code() -> Iterator[None]:
         raise GateSkipped(Reason.SKIPPED, f"the kernel's code called {called}: {skip}") from None
     except (pytest.fail.Exception, SystemExit) as error:
         raise RuntimeError(f"the kernel's code raised {type(error).__name__}: {error}") from error
+    except Exception as error:
+        if (fault := fault_of_launch(error)) is not None:
+            raise fault from None
+        raise

@@ -28,7 +28,7 @@ def interpret(
     arch: str,
     options: Options | None = None,
     *,
-    on_export: Callable[[CompileJob], None] | None = None,
+    on_export: Callable[[CompileJob, Launch], None] | None = None,
     takes_cpu: bool = True,
 ) -> Iterator[Run]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
@@ -40,7 +40,7 @@ def interpret(
     Args:
         arch: the architecture.
         options: what is checked and recorded; by default all checks and no records.
-        on_export: called with each launch's exported kernel before it is interpreted.
+        on_export: called with each launch and its exported kernel before it is interpreted.
         takes_cpu: whether all tensors of a launch may be on the CPU, for kernels that are tried out by hand.
 
     Raises:
@@ -78,7 +78,7 @@ class Run:
         arch: str,
         options: Options | None = None,
         *,
-        on_export: Callable[[CompileJob], None] | None = None,
+        on_export: Callable[[CompileJob, Launch], None] | None = None,
     ) -> None:
         self.arch = supported_architecture(arch)
         self.options = options or Options()
@@ -107,7 +107,7 @@ class Run:
             with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
                 job = export(launch, self.arch)
                 if self._on_export is not None:
-                    self._on_export(job)
+                    self._on_export(job, launch)
                 launched = InterpretedLaunch(
                     kernel=job.kernel,
                     grid=launch.grid,

@@ -64,7 +64,7 @@ _GUESSED = 2**20
 """Numbers that memory may hold, where they are indices."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS_IN_DOUBLE = 30
-_ARRAY_BITS = 44
+ARRAY_BITS = 44
 """Pretended addresses: each array has as many bits for itself."""
 
 # Operations of each pipe for one element; "special" is the special function unit. A function
@@ -109,12 +109,22 @@ class LaunchParameters:
     """The value and dtype of each of the kernel's parameters; addresses are pretended ones."""
     array_bytes: tuple[int, ...]
     """The size of each array, in the order of their addresses."""
+    memory_bytes: tuple[int, ...] = ()
+    """From the start of each array to the end of the memory that the array is a part of."""
+    names: tuple[str, ...] = ()
+    """The kernel's parameter of each array."""
 
 
 def parameters_of(launch: Launch) -> LaunchParameters:
     arrays = ArraySizes()
     values = tuple(flatten(arrays, launch.args, launch.kernel))
-    return LaunchParameters(grid=launch.grid, values=values, array_bytes=tuple(arrays.bytes))
+    return LaunchParameters(
+        grid=launch.grid,
+        values=values,
+        array_bytes=tuple(arrays.bytes),
+        memory_bytes=tuple(arrays.memory_bytes),
+        names=tuple(arrays.names),
+    )
 
 
 def count_executed(job: CompileJob, launch: LaunchParameters) -> dict[str, int] | None:
@@ -130,13 +140,25 @@ def count_executed(job: CompileJob, launch: LaunchParameters) -> dict[str, int] 
     sectors. "bytes_in_flight": that one block can load at the same time. "busiest fp32": what the block with
     most of it executes, where blocks differ.
     """
+    if not (blocks := math.prod(launch.grid)):
+        return {}
+    counting = _walk_launch(job, launch)
+    return None if counting is None else counting.totals(blocks)
+
+
+def accesses_of(job: CompileJob, launch: LaunchParameters) -> list[CountedAccess]:
+    """Return the loads and stores of a launch; nothing where a loop depends on data."""
+    counting = _walk_launch(job, launch) if math.prod(launch.grid) else None
+    return [] if counting is None else counting.accesses
+
+
+def _walk_launch(job: CompileJob, launch: LaunchParameters) -> _Counting | None:
+    """Walk a launch of some blocks; None where a loop depends on data, or the bytecode is not known."""
     try:
         program = read_program(job.bytecode)
     except UnknownBytecode:
         return None
-    if not (blocks := math.prod(launch.grid)):
-        return {}
-    numbers = _spread(blocks, _MOST_BLOCKS)
+    numbers = _spread(math.prod(launch.grid), _MOST_BLOCKS)
     machine = Machine(program.module, Memory(), launch.grid)
     counting = _Counting(machine, numbers, stand_in(job.arch), launch.array_bytes)
     scope = Scope(numbers)
@@ -146,7 +168,7 @@ def count_executed(job: CompileJob, launch: LaunchParameters) -> dict[str, int] 
         counting.walk(program.entry.body, scope, torch.ones(len(numbers), dtype=torch.float64))
     except _UnknownTrips:
         return None
-    return counting.totals(blocks)
+    return counting
 
 
 @dataclass(frozen=True)
@@ -168,11 +190,17 @@ class ArraySizes:
     def __init__(self) -> None:
         self.bytes: list[int] = []
         """Of each array, in the order in which they were added."""
+        self.memory_bytes: list[int] = []
+        """From the start of each array to the end of the memory that the array is a part of."""
+        self.names: list[str] = []
 
-    def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
+    def add(self, name: str, tensor: torch.Tensor, *_: object) -> int:
         """Return a pretended address."""
+        self.names.append(name)
         self.bytes.append(tensor.numel() * tensor.element_size())
-        return len(self.bytes) << _ARRAY_BITS
+        before = int(tensor.storage_offset()) * tensor.element_size()
+        self.memory_bytes.append(tensor.untyped_storage().nbytes() - before)
+        return len(self.bytes) << ARRAY_BITS
 
 
 class _Counting:
@@ -188,12 +216,19 @@ class _Counting:
         self._asked: Counter[int] = Counter()
         self._accesses: defaultdict[int, list[CountedAccess]] = defaultdict(list)
         """Loads and stores of each array."""
+        self._doubts = 0
+        """Branches around, or returns before, of which only data says whether they are taken."""
         self._span: Span | None = None
         """The outermost loop that is walked."""
         self._counts: dict[str, torch.Tensor] = {}
         """By block."""
         self._in_flight = 0
         self._types: dict[int, Type] = {}
+
+    @property
+    def accesses(self) -> list[CountedAccess]:
+        """All loads and stores."""
+        return [access for accesses in self._accesses.values() for access in accesses]
 
     def totals(self, blocks: int) -> dict[str, int]:
         weight = blocks / len(self._blocks)  # blocks of the grid that each walked block stands for
@@ -354,7 +389,10 @@ class _Counting:
         for region, way in zip(op.regions, (taken, None if taken is None else ~taken), strict=True):
             if way is None or way.any():
                 inner = scope.inner()
+                self._doubts += way is None
                 end = self.walk(region, inner, weight if way is None else weight * way).outside(inner)
+                # What follows a return that only data decides runs for nobody knows which blocks.
+                self._doubts -= way is None and end.kind == "yield"
                 if end.kind != "yield" and way is not None:
                     staying = staying * ~way
                 ends.append(end)
@@ -413,17 +451,17 @@ class _Counting:
         where = known(few, op.operands[operand]) if len(busy) else None
         if isinstance(where, ViewValue):
             moved: float = _view_bytes(where, itemsize)
-            array = int(where.array.base.reshape(-1)[0]) >> _ARRAY_BITS
+            array = int(where.array.base.reshape(-1)[0]) >> ARRAY_BITS
         else:
             counts["accesses"] += _elements(type_)
             moved = size
             if isinstance(where, torch.Tensor):
                 sectors = where.reshape(where.shape[0], -1) // SECTOR_BYTES
                 moved = SECTOR_BYTES * sum(len(row.unique()) for row in sectors) / len(sectors)
-                array = int(where.reshape(-1)[0]) >> _ARRAY_BITS
+                array = int(where.reshape(-1)[0]) >> ARRAY_BITS
         if len(busy):
             span = self._span or Span(self._moved, self._moved)
-            self._accesses[array].append(CountedAccess(op, operand, scope, weight, span))
+            self._accesses[array].append(CountedAccess(op, operand, scope, weight, span, not self._doubts))
         self._asked[array] += round(size * float(weight.sum()))
         counts["moved_bytes"] += moved
         counts["touched_bytes"] += max(0, moved - size)  # of no use to this tile

@@ -35,6 +35,8 @@ class CountedAccess:
     weight: torch.Tensor
     """How many passes each row stands for."""
     span: Span
+    is_certain: bool = True
+    """Whether no branch that only data decides is around it, or leaves before it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from _pytest._code.code import (
 )
 
 from pytest_cutile.pytest_parts.reporting import PROPERTY
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import COMPILERS_FAULTS, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
@@ -84,7 +84,7 @@ def show_failure(
     What the user's own code raised keeps pytest's traceback, and gets the command.
     """
     from pytest_cutile.gates.outcome import GateFailed
-    from pytest_cutile.pytest_parts.reproduce import how_to_accept, how_to_repeat
+    from pytest_cutile.pytest_parts.reproduce import how_to_accept, how_to_repeat, how_to_report_fault
 
     error = excinfo.value
     if isinstance(error, GateFailed):
@@ -93,6 +93,8 @@ def show_failure(
         is_worse = any(result["verdict"] == Verdict.REGRESSION for result in results)  # type: ignore[index]
         is_stored = session.settings.baseline_revision is None
         command = (how_to_accept if is_worse and is_stored else how_to_repeat)(item, session)
+        if any(result.get("reason") in COMPILERS_FAULTS for result in results):  # type: ignore[attr-defined]
+            command += f"\n{how_to_report_fault(item, session)}"
         places = _places(item, excinfo, error)
         if error.call and not error.call.startswith("call 1:"):  # perhaps of a loop
             text = f"{error.call}: {text}"

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from pytest_cutile.errors import GateSkipped
+from pytest_cutile.pytest_parts.named_case import collect_kernels_alone, tests_of_case
 from pytest_cutile.pytest_parts.run import PytestRun, run_of
-from pytest_cutile.quantities import abridged
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_cutile.session import Session
 
 CALLS_BEFORE = 3
-_SHOWN_KEYS = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,8 +44,7 @@ class ProfiledLaunch:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
-        """Collect the modules with kernels alone."""
-        session.config.args[:] = [str(location.path) for location in run_of(session.config).locations]
+        collect_kernels_alone(session)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -61,18 +59,12 @@ class ProfiledLaunch:
         return True
 
     def _task(self, session: pytest.Session, run: PytestRun) -> Task:
-        from pytest_cutile.pytest_parts.collection import DeclaredTest
-
-        tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
-        matching = [task for nodeid, task in tasks.items() if self._case in (task.key, nodeid)]
-        if matching:
-            arch = run.session.gpu.timer.device.arch
-            if of_arch := [task for task in matching if task.arch == arch]:
-                return of_arch[0]
-            raise pytest.UsageError(f"the case {self._case} is not declared for {arch}")
-        keys = list(dict.fromkeys(task.key for task in tasks.values()))
-        near = [key for key in keys if key.startswith(self._case.partition("[")[0])] or keys
-        raise pytest.UsageError(f"no case {self._case} is declared; there are {abridged(near, _SHOWN_KEYS)}")
+        tests = tests_of_case(session.items, self._case)
+        arch = run.session.gpu.timer.device.arch
+        for test in tests:
+            if test.task.arch == arch:
+                return test.task
+        raise pytest.UsageError(f"the case {self._case} is not declared for {arch}")
 
 
 def describe(session: Session, task: Task) -> ProfiledCase:

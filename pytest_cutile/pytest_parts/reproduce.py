@@ -46,6 +46,16 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
     return f"Reproduce{seed}:\n  {_command(item, session.settings, arch, interpreted=interpreted)}"
 
 
+def how_to_report_fault(item: pytest.Item, session: Session) -> str:
+    """Return the command that writes a folder for a bug report about the compiler."""
+    task: Task | None = getattr(item, "task", None)
+    case = _id_here(item) if task is None else task.key
+    words = ["pytest-cutile", "reproduce", case, "--arch", arch_of(item, session), "-o", "compiler-fault"]
+    if given := _given(item.config):
+        words.append(f"--pytest={shlex.join(given)}")
+    return f"Write a folder for a bug report about tileiras:\n  {shlex.join(words)}"
+
+
 def how_to_accept(item: pytest.Item, session: Session) -> str:
     command = _command(item, session.settings, arch_of(item, session), interpreted=False)
     return (
@@ -57,10 +67,7 @@ def how_to_accept(item: pytest.Item, session: Session) -> str:
 def _command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
     """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""
     config = item.config
-    # A node id is relative to the root folder; the command runs in the folder that this run started in.
-    file, colons, name = str(item.nodeid).partition("::")
-    here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-    words = ["pytest", f"{here}{colons}{name}"]
+    words = ["pytest", _id_here(item)]
     words += _given(config)
     words += _options(config, Repeat.ALWAYS)
     if settings.foreign_arch is None:
@@ -71,6 +78,13 @@ def _command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: b
         words.append("--correct-on=interpreter")
         words += _options(config, Repeat.IF_INTERPRETED)
     return shlex.join(words)
+
+
+def _id_here(item: pytest.Item) -> str:
+    """Return a test's id relative to the folder that this run started in; a node id is to the root folder."""
+    file, colons, name = str(item.nodeid).partition("::")
+    here = os.path.relpath(item.config.rootpath / file, item.config.invocation_params.dir)
+    return f"{here}{colons}{name}"
 
 
 def _options(config: pytest.Config, repeat: Repeat) -> list[str]:

@@ -122,10 +122,10 @@ def test_without_cuda_tile(monkeypatch) -> None:
 
 def test_with_a_cuda_tile_that_was_rearranged(monkeypatch, tmp_path) -> None:
     job = add_job()
-    monkeypatch.delattr("cuda.tile._compile.compile_cubin")
+    monkeypatch.delattr("cuda.tile._compile._find_compiler_bin")
     with (
         Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as compiler,
-        pytest.raises(IncompatibleCompiler, match=r"compile_cubin.*checked with cuda-tile 1\.7\.0"),
+        pytest.raises(IncompatibleCompiler, match=r"_find_compiler_bin.*checked with cuda-tile 1\.7\.0"),
     ):
         compiler.submit(job).result()
     with pytest.raises(IncompatibleCompiler, match="pyfunc"):

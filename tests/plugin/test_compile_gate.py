@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_cutile.compiler import toolchain
+from tests.compiler import fake_tileiras
 
 ADD = """
 import cuda.tile as ct
@@ -185,3 +186,49 @@ def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
 
     monkeypatch.setattr("pytest_cutile.compiler.cutile.run_tileiras", run)
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1)
+
+
+# -- the compiler is at fault -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (fake_tileiras.SEGV_WITH_REPORT, "E   tileiras crashed on add_kernel for sm_121 (-O3): segmentation"),
+        (fake_tileiras.KILLED, "E   tileiras crashed on add_kernel for sm_121 (-O3): killed (SIGKILL)"),
+        (
+            fake_tileiras.NO_CUBIN,
+            "E   tileiras crashed on add_kernel for sm_121 (-O3): exit status 0, and no",
+        ),
+        (
+            fake_tileiras.SILENT,
+            "E   tileiras failed without a reason on add_kernel for sm_121 (-O3): exit st",
+        ),
+    ],
+)
+@pytest.mark.parametrize("gate", ["compile", "static", "correct"])
+def test_a_compiler_that_crashes_is_told_as_such_by_each_gate(
+    no_gpu, tmp_path, monkeypatch, gate, script, said
+):
+    fake_tileiras.install(monkeypatch, tmp_path, script)
+    result = no_gpu.run(
+        "--arch", "sm_121", "-k", "n1000 and not nan", "--junit-xml=junit.xml", gates=f"cutile_{gate}"
+    )
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert said in text
+    assert "tried: --gpu-name sm_121 -O3 --lineinfo" in text
+    assert "does not compile" not in text
+    assert "Traceback" not in text
+    assert ("interpreted, its results are right" in text) == (gate == "correct")
+    result.stdout.fnmatch_lines(["add *n1000 *compiler at fault"])
+    assert f"cutile.{gate}.reason" in (junit := (no_gpu.path / "junit.xml").read_text())
+    assert 'value="compiler-fault"' in junit
+
+
+def test_one_gate_alone_tells_of_a_compiler_that_crashes(no_gpu, tmp_path, monkeypatch):
+    fake_tileiras.install(monkeypatch, tmp_path, fake_tileiras.SEGV)
+    result = no_gpu.run("--arch", "sm_121", "-rs", gates="cutile_compile or cutile_static or cutile_correct")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*not-measured (not-compiled): tileiras is at fault, see the gate compile*"])
+    result.stdout.no_fnmatch_line("*does not compile*")

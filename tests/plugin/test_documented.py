@@ -31,6 +31,11 @@ NOT_RUN = (
     ("bisect", "bisect", "test_bisect.py bisects"),
     ("compare-tune-profile", "tools|--arch native", "needs a GPU; tests/tools pretends one"),
     ("profile", "profile", "needs a GPU and Nsight Compute; tests/commands/test_profile.py pretends both"),
+    (
+        "report-a-compiler-fault",
+        "reproduce",
+        "takes minutes; test_reproduce.py tries a script in place of tileiras",
+    ),
     ("language-models", "bench", "needs a GPU; tests/models/test_bench.py times tiny models"),
     ("language-models", "pytest models", "takes minutes; tests/plugin/test_models.py gates a small one"),
     (

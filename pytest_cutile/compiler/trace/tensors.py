@@ -258,9 +258,10 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor with the shape, strides, offset and dtype of `tensor`, and none of its memory."""
+    """Return a meta tensor with the layout and dtype of `tensor`, in as much memory, and without its data."""
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 0)
-        storage = torch.empty(reach, dtype=tensor.dtype, device="meta")
+        memory = tensor.untyped_storage().nbytes() // tensor.element_size()
+        storage = torch.empty(max(reach, memory), dtype=tensor.dtype, device="meta")
         return storage.as_strided(shape, strides, offset)
