@@ -13,6 +13,7 @@ from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import supported_architecture
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
+from pytest_cutile.compiler.trace.tuning import Tuning
 from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
 from pytest_cutile.interpreter.launch import communicates, run_launch
 from pytest_cutile.interpreter.nonfinite_origin import NonfiniteFinder
@@ -25,7 +26,11 @@ from pytest_cutile.interpreter.watch import Watcher
 
 @contextmanager
 def interpret(
-    arch: str, options: Options | None = None, *, on_export: Callable[[CompileJob], None] | None = None
+    arch: str,
+    options: Options | None = None,
+    *,
+    on_export: Callable[[CompileJob], None] | None = None,
+    tuning: Tuning | None = None,
 ) -> Iterator[Run]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
 
@@ -36,6 +41,7 @@ def interpret(
         arch: the architecture.
         options: what is checked and recorded; by default all checks and no records.
         on_export: called with each launch's exported kernel before it is interpreted.
+        tuning: says how a launcher's searches for its fastest configuration end; by default with the first.
 
     Raises:
         ArchitectureError: `arch` names no architecture that the installed tileiras compiles for.
@@ -44,7 +50,7 @@ def interpret(
         KernelFault: in a launch: the kernel does something wrong.
     """
     run = Run(arch, options, on_export=on_export)
-    with pretend_gpu(run.arch, "cpu", run=run.launch, fresh=run.poison):
+    with pretend_gpu(run.arch, "cpu", run=run.launch, fresh=run.poison, tuning=tuning):
         yield run
 
 
