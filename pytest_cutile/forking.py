@@ -60,6 +60,16 @@ def call_in_fork(function: Callable[[], _T]) -> _T:
         os.close(reader)
         answer_and_exit(function, writer)
     os.close(writer)
+    answer: _T = wait_for_answer(pid, reader)
+    return answer
+
+
+def wait_for_answer(pid: int, reader: int) -> Any:
+    """Wait for a fork; return or raise what `answer_and_exit` writes to the other end of a pipe.
+
+    Raises:
+        ForkDied: the fork ended without an answer.
+    """
     try:
         with os.fdopen(reader, "rb") as answers:
             answer = answers.read()

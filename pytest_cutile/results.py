@@ -69,6 +69,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """Relative change against the baseline; +0.05 is 5 % worse."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
+    tuning: str = ""
+    """Of a launcher that tunes: what it chose, or how many of its configurations have a drawback."""
+    configurations: tuple[str, ...] = ()
+    """Of a launcher that tunes: what is wrong with its configurations, or not known; a line for each."""
     clarity: int = 0
     """How clear a failure's first line makes the cause; from `CAUSE` on, it names the cause."""
 

@@ -65,6 +65,8 @@ class Session:
         """Shows what takes time."""
         self.checked: dict[str, Reason | None] = {}
         """Outcome of a case's last check, by its key: None if it is right, else why it has no speed."""
+        self.tunings: dict[str, str] = {}
+        """What a case's launcher chose when it was checked, by the case's key; "" if it does not tune."""
         self.launched_again: set[Any] = set()
         """Launchers with what they launched that interpreted checks have launched a second time."""
         self.uncounted: dict[str, str] = {}
@@ -112,7 +114,7 @@ class Session:
     def _trace(self, case: CompileCase) -> TracedCase:
         if self._fork_server is None or case.origin is None:
             return trace_in_fork(case)
-        traced: TracedCase = self._fork_server.call(case.origin)
+        traced: TracedCase = self._fork_server.call((case.origin, case.choice))
         return traced
 
     @cached_property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pytest_cutile.compiler import Compiled, Compiler, digest_code
+from pytest_cutile.compiler import Compiled, CompileError, Compiler, digest_code
+from pytest_cutile.compiler.configurations import Configuration, first_that_compiles
 from pytest_cutile.compiler.fingerprint import digest_described
 from pytest_cutile.compiler.source import FINGERPRINT_RULES, digest_text, versioned_digest
 from pytest_cutile.compiler.traced import (
@@ -65,6 +66,9 @@ class Compilations:
         self._pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="trace")
         self._tracing: dict[tuple[str, str, str], Future[TracedCase]] = {}
         self._compiling: dict[tuple[str, str, str], list[Compilation]] = {}
+        self._configurations: dict[tuple[str, str, str], list[Configuration]] = {}
+        self._settled: set[tuple[str, str, str]] = set()
+        """Cases of which it is known that the configuration that stands for them compiles, if one does."""
 
     def start(self, cases: Iterable[CompileCase]) -> None:
         """Trace and submit every case that is not under way yet. Errors wait until the case asks."""
@@ -82,16 +86,52 @@ class Compilations:
         except ForkDied as died:
             what = f"{case.baseline_key}: its process {died} while its launcher was traced for {case.arch}"
             raise LauncherDied(what) from None
+        self._configurations[case.key] = [
+            Configuration(
+                name=configuration.name,
+                described=configuration.described,
+                compilations=tuple(map(self._submit, configuration.launches)),
+                rejected=configuration.rejected,
+            )
+            for configuration in traced.configurations
+        ]
+        other = first_that_compiles(self._configurations[case.key])
+        if not traced.launches and other:
+            traced = self._trace(case.choosing(other))
         if not traced.launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
                 "compile. It must call cuda.tile.launch for this case on every architecture."
             )
-        self._compiling[case.key] = [
-            Compilation(launch=launch, compiling=self._compiler.submit(launch.job))
-            for launch in traced.launches
-        ]
+        self._compiling[case.key] = [*map(self._submit, traced.launches)]
         return traced
+
+    def _submit(self, launch: TracedLaunch) -> Compilation:
+        return Compilation(launch=launch, compiling=self._compiler.submit(launch.job))
+
+    def _settle(self, case: CompileCase) -> None:
+        """Wait until it is known which configuration of a launcher that tunes compiles.
+
+        A search leaves out what does not compile: the case is traced with the first one that does.
+        """
+        self._traced(case)
+        if case.key in self._settled or not self._configurations[case.key]:
+            return
+        tried = [one for found in self._configurations[case.key] for one in found.compilations]
+        self._wait(compilation.compiling for compilation in (*self._compiling[case.key], *tried))
+        configurations = [configuration.awaited() for configuration in self._configurations[case.key]]
+        other = first_that_compiles(configurations)
+        errors = (compilation.compiling.exception() for compilation in self._compiling[case.key])
+        if other and any(isinstance(error, CompileError) for error in errors):
+            traced: Future[TracedCase] = Future()
+            traced.set_result(self._trace(case.choosing(other)))
+            self._tracing[case.key] = traced
+            self._compiling[case.key] = [*map(self._submit, traced.result().launches)]
+        self._configurations[case.key] = configurations
+        self._settled.add(case.key)
+
+    def _wait(self, futures: Iterable[Future[Any]]) -> None:
+        wait_for(futures, lambda: self._progress(self._compiling_text()))
 
     def is_traced(self, case: CompileCase) -> bool:
         """Wait until a case was traced; say whether that went well. Its test reports the error."""
@@ -122,15 +162,22 @@ class Compilations:
 
     def result(self, case: CompileCase) -> list[Compiled]:
         """Wait for a case and return what was compiled, one per launch."""
+        self._settle(case)
         futures = [compilation.compiling for compilation in self.of(case)]
-        wait_for(futures, lambda: self._progress(self._compiling_text()))
+        self._wait(futures)
         return [future.result() for future in futures]
+
+    def configurations(self, case: CompileCase) -> Sequence[Configuration]:
+        """Wait for all that a case's launcher may choose, if it tunes, and return it, compiled or not."""
+        self._settle(case)
+        return self._configurations[case.key]
 
     def fingerprint(self, case: CompileCase) -> str:
         """Wait for a case; return the digest of its machine code and launch configurations."""
         codes = [digest_code(kernel.cubin, kernel.symbol) for kernel in self.result(case)]
         described = [launch.described for launch in self._traced(case).launches]
-        return digest_described(zip(codes, described, strict=True))
+        candidates = [one for configuration in self.configurations(case) for one in configuration.codes()]
+        return digest_described(zip(codes, described, strict=True), candidates)
 
     def speed_fingerprint(self, case: CompileCase) -> str:
         """Wait for a case; return the digest of all that can change its time on a GPU.
@@ -158,7 +205,9 @@ class Compilations:
         return f"tracing {done + 1}/{len(self._tracing)}: {case.baseline_key} {case.arch}"
 
     def _compiling_text(self) -> str:
-        futures = [one.compiling for compiling in [*self._compiling.values()] for one in compiling]
+        under_way = [*self._compiling.values()]
+        under_way += [[*one.compilations] for found in [*self._configurations.values()] for one in found]
+        futures = [one.compiling for compiling in under_way for one in compiling]
         return f"compiling {sum(future.done() for future in futures)}/{len(futures)} kernels"
 
 

@@ -67,6 +67,11 @@ def is_kernel(candidate: object) -> bool:
     return isinstance(candidate, import_cutile().kernel)
 
 
+def is_compile_error(error: BaseException) -> bool:
+    """Return whether a launch on a GPU raised this because its kernel does not compile."""
+    return isinstance(error, import_cutile().TileError)
+
+
 def kernel_function(kernel: Any) -> FunctionType:
     with _relying_on("kernel._annotated_function.pyfunc"):
         function = kernel._annotated_function.pyfunc  # noqa: SLF001

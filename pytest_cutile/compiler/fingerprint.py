@@ -67,11 +67,17 @@ def describe_launch(launch: Launch) -> str:
     return f"{launch.grid} {_describe(launch.args)}{dependent}"
 
 
-def digest_described(launches: Iterable[tuple[str, str]]) -> str:
-    """Return what `digest_launches` returns, of the code and the description of each launch."""
+def digest_described(launches: Iterable[tuple[str, str]], candidates: Iterable[tuple[str, str]] = ()) -> str:
+    """Return what `digest_launches` returns, of the code and the description of each launch.
+
+    What a launcher that tunes may launch instead, its `candidates`, counts in whatever order; one that does
+    not compile has no code.
+    """
     digest = hashlib.sha256()
     for code, described in launches:
         digest.update(f"{code} {described}\n".encode())
+    for code, described in sorted(set(candidates)):
+        digest.update(f"candidate {code} {described}\n".encode())
     return digest.hexdigest()[:_DIGITS]
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cutile.compiler.cutile import kernel_function
 from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.fingerprint import describe_launch
-from pytest_cutile.compiler.job import CompileJob
+from pytest_cutile.compiler.job import CompileError, CompileJob
 from pytest_cutile.compiler.reach import describe
 from pytest_cutile.compiler.source import source_digest
-from pytest_cutile.compiler.trace.launches import Launch, record
+from pytest_cutile.compiler.trace.launches import Launch, Recorder, record
+from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks
 from pytest_cutile.forking import call_in_fork
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ class CompileCase:
     """What names it to another process of the run that has collected the same cases; None: nothing does."""
     base: Callable[[], CompileCase | None] | None = None
     """Returns the same case of the revision to compare with, or None if it has none; only for paired runs."""
+    choice: str = ""
+    """The configuration that a launcher which tunes is to choose; by default the first that works."""
+
+    def choosing(self, choice: str) -> CompileCase:
+        """Return the case with a launcher that chooses a configuration."""
+        return replace(self, choice=choice)
 
     @property
     def baseline_key(self) -> str:
@@ -84,16 +92,33 @@ class TracedLaunch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TracedConfiguration:
+    """One of the configurations that a launcher which tunes chooses from."""
+
+    name: str
+    """The configuration in words: "TILE=64, occupancy=2"."""
+    described: tuple[str, ...]
+    """Of each launch: grid and arguments as a fingerprint counts them."""
+    launches: tuple[TracedLaunch, ...] = ()
+    """What it launches; nothing if cuda-tile rejects it."""
+    rejected: str = ""
+    """What cuda-tile says against it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TracedCase:
     """What a case's launcher did."""
 
     launches: tuple[TracedLaunch, ...]
+    """None of a launcher that tunes and chose what cuda-tile rejects, if others of its configurations work."""
     torch_operations: tuple[str, ...]
     """Each operation of torch with all that its time depends on."""
     torch_bytes: int
     """What these operations have read and written."""
     declared: tuple[str, ...]
     """Lines about the function that makes the inputs, and about the case's parameters."""
+    configurations: tuple[TracedConfiguration, ...] = ()
+    """Of a launcher that tunes: all that it chooses from."""
 
 
 def trace_case(case: CompileCase) -> TracedCase:
@@ -101,13 +126,47 @@ def trace_case(case: CompileCase) -> TracedCase:
 
     What the launcher keeps stays in this process, and is of no use to any other run of it.
     """
-    recorder = record(case.run, case.arch)
+    recorder = _recorded(case)
+    configurations = tuple(_trace_configurations(recorder.launches, case.arch))
+    launches: tuple[TracedLaunch, ...] = ()
+    try:
+        made = [launch for launch in recorder.launches if not launch.candidate]
+        launches = tuple(trace_launch(launch, case.arch) for launch in made)
+    except CompileError:
+        if case.choice or not any(configuration.launches for configuration in configurations):
+            raise
     return TracedCase(
-        launches=tuple(trace_launch(launch, case.arch) for launch in recorder.launches),
+        launches=launches,
         torch_operations=tuple(recorder.operations.texts),
         torch_bytes=recorder.operations.moved_bytes,
         declared=tuple(describe([case.inputs, dict(case.params)])),
+        configurations=configurations,
     )
+
+
+def _recorded(case: CompileCase) -> Recorder:
+    try:
+        accepts = functools.partial(export, arch=case.arch)
+        return record(case.run, case.arch, accepts=accepts, choice=case.choice)
+    except NoConfigurationWorks as error:
+        if not isinstance(error.__cause__, CompileError):
+            raise
+        rejected = error.__cause__
+    raise rejected  # out here it has no context that leads back to it, so that it can be pickled
+
+
+def _trace_configurations(launches: Iterable[Launch], arch: str) -> Iterator[TracedConfiguration]:
+    """Yield what a launcher tries; the launches of one configuration belong together."""
+    by_name: dict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        if launch.candidate:
+            by_name[launch.candidate].append(launch)
+    for name, tried in by_name.items():
+        configuration = TracedConfiguration(name=name, described=tuple(map(describe_launch, tried)))
+        try:
+            yield replace(configuration, launches=tuple(trace_launch(launch, arch) for launch in tried))
+        except CompileError as error:
+            yield replace(configuration, rejected=error.message)
 
 
 def trace_in_fork(case: CompileCase) -> TracedCase:

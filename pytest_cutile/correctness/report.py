@@ -54,6 +54,13 @@ class CheckReport:
     layouts: Mapping[str, str] = field(default_factory=dict)
     """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
+    tuning: str = ""
+    """Of a launcher that tunes: what it chose."""
+    checked_configurations: int = 0
+    """Of a launcher that tunes: with how many configurations its outputs were compared, if with several."""
+    configurations: tuple[str, ...] = ()
+    """Of a launcher that tunes: configurations that do not compile or were not checked, a line for each."""
+
     @property
     def refused(self) -> tuple[str, ...]:
         """The layouts that it refused: "padded rows: ValueError: x must be contiguous"."""

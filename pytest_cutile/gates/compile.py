@@ -11,6 +11,7 @@ from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.compiled_facts import rejections
 from pytest_cutile.gates.declared import compile_case_of
 from pytest_cutile.results import CompileResult, Result
 from pytest_cutile.session import Session
@@ -92,4 +93,7 @@ class CompileGate(CompilingGate):
         except Exception as error:
             self.append_failure(case, error)
             raise
-        self.append(case)
+        configurations = self.session.compilations.configurations(case)
+        rejected = rejections(configurations)
+        tuning = f"{len(rejected)} of {len(configurations)} configurations do not compile" if rejected else ""
+        self.append(case, tuning=tuning, configurations=tuple(rejected))

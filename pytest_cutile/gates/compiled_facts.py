@@ -11,8 +11,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_cutile.compiler.compilations import Compilation, wait_for
+from pytest_cutile.compiler.configurations import Configuration
 from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.session import Session
+from pytest_cutile.static.configurations import drawbacks_of
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.inspection import Inspected
 
@@ -22,14 +24,53 @@ _SHOWN_TEXT = 48
 
 def inspections(session: Session, cases: Sequence[CompileCase]) -> list[Future[Inspected]]:
     """Start to read what cases are compiled to, many kernels at once; one future for each launch."""
-    compiling = [compilation.compiling for case in cases for compilation in session.compilations.of(case)]
-    return session.inspector.submit(compiling)
+    return _reading(session, [one for case in cases for one in session.compilations.of(case)])
+
+
+def _reading(session: Session, compilations: Sequence[Compilation]) -> list[Future[Inspected]]:
+    return session.inspector.submit([compilation.compiling for compilation in compilations])
 
 
 def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
     """Wait for a case and return what was compiled."""
     session.compilations.result(case)  # says first what does not compile
-    compilations, reading = session.compilations.of(case), inspections(session, [case])
+    launches, missing = _launch_facts(session, session.compilations.of(case))
+    return CaseFacts(
+        fingerprint=session.compilations.fingerprint(case),
+        source=session.compilations.source(case),
+        launches=_joined(launches),
+        torch_bytes=session.compilations.torch_bytes(case),
+        missing=missing,
+    )
+
+
+def remarks_on_configurations(session: Session, case: CompileCase) -> tuple[str, ...]:
+    """Return what speaks against configurations of a launcher that tunes, a line for each."""
+    configurations = session.compilations.configurations(case)
+    _reading(session, [one for configuration in configurations for one in configuration.compilations])
+    facts = {
+        configuration.name: _launch_facts(session, configuration.compilations)[0]
+        for configuration in configurations
+        if not configuration.rejected
+    }
+    drawbacks = drawbacks_of(facts, arch=case.arch, margin=session.settings.static_margin)
+    return (*rejections(configurations), *drawbacks)
+
+
+def rejections(configurations: Sequence[Configuration]) -> list[str]:
+    """Return which configurations do not compile, and why, a line for each."""
+    return [
+        f"{configuration.name}: does not compile: {configuration.rejected}".partition("\n")[0]
+        for configuration in configurations
+        if configuration.rejected
+    ]
+
+
+def _launch_facts(
+    session: Session, compilations: Sequence[Compilation]
+) -> tuple[list[LaunchFacts], tuple[str, ...]]:
+    """Wait for launches; return what is known of each, and what could not be had."""
+    reading = _reading(session, compilations)
     wait_for(reading, lambda: session.progress(session.inspector.progress))
     inspected = [future.result() for future in reading]
     root = session.settings.rootpath
@@ -44,13 +85,7 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         )
         for (facts, _), compilation in zip(inspected, compilations, strict=True)
     ]
-    return CaseFacts(
-        fingerprint=session.compilations.fingerprint(case),
-        source=session.compilations.source(case),
-        launches=_joined(launches),
-        torch_bytes=session.compilations.torch_bytes(case),
-        missing=tuple(dict.fromkeys(line for _, missing in inspected for line in missing)),
-    )
+    return launches, tuple(dict.fromkeys(line for _, missing in inspected for line in missing))
 
 
 def _executed(session: Session, compilation: Compilation, kernel: str) -> Mapping[str, int] | None:

@@ -17,6 +17,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.gpu.context import breaks_the_context, is_out_of_memory
 from pytest_cutile.input_names import NORMAL
@@ -69,9 +70,12 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
 
     def check() -> CheckReport:
         if not interpreted:
-            return check_with(ON_GPU)
+            every = session.settings.every_input and task.inputs == NORMAL
+            return check_on_gpu(lambda: check_with(ON_GPU), task.arch, every=every)
         try:
-            return Interpreting(session, task.arch).interpret(check_with, spec.work_of(task.case))
+            return Interpreting(session, task.arch).interpret(
+                check_with, spec.work_of(task.case), each_configuration=task.inputs == NORMAL
+            )
         except CompileError as error:
             _leave_to_gate_compile(session, task, error)
             if isinstance(error, CompilerFault):
@@ -147,6 +151,8 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
         add(**_failure(error))
         raise
     session.checked[subject.key] = None
+    session.tunings[subject.key] = report.tuning
+    checked = f"{report.checked_configurations} checked" if report.checked_configurations else ""
     add(
         Reason.NONDETERMINISTIC if report.deterministic is False else None,
         detail="; ".join(_remarks(report)),
@@ -157,6 +163,8 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
         narrowed=report.narrowed,
         uncompared=report.uncompared,
         refused=report.refused,
+        tuning="; ".join(filter(None, (report.tuning, checked))),
+        configurations=report.configurations,
         mutation=None if report.mutation is None else report.mutation.to_dict(),
     )
     return report

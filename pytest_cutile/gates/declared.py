@@ -60,11 +60,15 @@ class Origin:
     """Whether case and inputs are the revision's, too."""
 
 
-def trace_origin(session: Session, tasks: Mapping[tuple[str, str], Task], origin: Origin) -> TracedCase:
+def trace_origin(
+    session: Session, tasks: Mapping[tuple[str, str], Task], request: tuple[Origin, str]
+) -> TracedCase:
     """Trace a case in this process, a fork that ends with what launchers keep.
 
-    `tasks` has one task of each case, by the names of kernel and case.
+    `tasks` has one task of each case, by the names of kernel and case. `request` is the case, and the
+    configuration that a launcher which tunes is to choose.
     """
+    origin, choice = request
     task = replace(tasks[origin.kernel, origin.case], arch=origin.arch)
     compiled: CompileCase | None
     if not origin.commit:
@@ -75,7 +79,7 @@ def trace_origin(session: Session, tasks: Mapping[tuple[str, str], Task], origin
         compiled = compiled_at(session, task, origin.commit)
     if compiled is None:
         raise RevisionError(f"{origin.commit} has no {task.key}")
-    return trace_case(compiled)
+    return trace_case(compiled.choosing(choice))
 
 
 def compile_case_of(session: Session, task: Task) -> CompileCase:
@@ -119,9 +123,7 @@ def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None
     revision = session.revision(commit)
     launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
     named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-    origin = Origin(
-        kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True
-    )
+    origin = Origin(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True)
     return replace(compile_case(named, case, task.arch), inputs=spec.inputs, origin=origin)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.compiler import Compiled
+from pytest_cutile.compiler import Compiled, CompileError, export
 from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
+from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks, Tuning
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
 from pytest_cutile.correctness.report import CheckReport
@@ -27,6 +30,7 @@ from pytest_cutile.gates.explained import (
     why_unwritten,
 )
 from pytest_cutile.gates.known_faults import CompiledLaunch, find_known_faults
+from pytest_cutile.gates.tuned import MOST, EachConfiguration
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -62,8 +66,12 @@ class Interpreting:
         self._arch = arch
         self._asked = session.settings.interpretation
         self._active_run: Run | None = None
-        self._compilations: dict[Future[Compiled], str] = {}
-        """The kernel's name of each compilation."""
+        self._tuning = Tuning(accepts=self._accept)
+        self._candidates: dict[bytes, str] = {}
+        """The configuration of each exported kernel that a launcher tries."""
+        self._launched_bytes = 0
+        """Size of the largest launch's tensors."""
+        self._compilations: dict[Future[Compiled], CompileJob] = {}
         self._launched: list[CompiledLaunch] = []
         """Launches in which no known fault of tileiras has been looked for."""
 
@@ -86,7 +94,9 @@ class Interpreting:
         with ExitStack() as stack:
             try:
                 run = stack.enter_context(
-                    interpret(self._arch, options, on_export=self._compile, takes_cpu=False)
+                    interpret(
+                        self._arch, options, on_export=self._compile, takes_cpu=False, tuning=self._tuning
+                    )
                 )
             except CompilerMissing as error:
                 raise self._no_interpreter(error) from error
@@ -127,14 +137,15 @@ class Interpreting:
 
             parameters = parameters_of(launch)
             self._launched.append(CompiledLaunch(job=job, parameters=parameters, compiling=compiling))
-            self._compilations.setdefault(compiling, job.kernel)
+            self._compilations.setdefault(compiling, job)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted."""
         started = time.monotonic()
 
         def show() -> None:
-            name = next((name for future, name in self._compilations.items() if not future.done()), "")
+            jobs = (job for future, job in self._compilations.items() if not future.done())
+            name = next((job.kernel for job in jobs), "")
             waited = f"{time.monotonic() - started:.0f} s"
             self._session.progress(f"compiling {name} for {self._arch} after its interpretation: {waited}")
 
@@ -147,31 +158,77 @@ class Interpreting:
         launched, self._launched = self._launched, []
         for fault in find_known_faults(self._session, launched):
             raise fault.error(f"{where} for {self._arch}")
+    def _accept(self, launch: Launch) -> None:
+        """Export what a launcher tries; raises what cuda-tile says against it."""
+        self._candidates[export(launch, self._arch).bytecode] = launch.candidate
+
+    def _take_rejected(self) -> dict[str, CompileError]:
+        """Wait for what a launcher has tried; return what tileiras says against which configuration.
+
+        A search leaves these out: they are not waited for again.
+        """
+        for launch in () if self._tuning.loops is None else self._tuning.loops.marked():
+            if launch.candidate:
+                self._accept(launch)
+        tried = {
+            future: job for future, job in self._compilations.items() if job.bytecode in self._candidates
+        }
+        rejected: dict[str, CompileError] = {}
+        for future, job in tried.items():
+            error = future.exception()
+            if isinstance(error, CompileError):
+                rejected[self._candidates[job.bytecode]] = error
+                del self._compilations[future]
+        return rejected
 
     # -- the check ------------------------------------------------------------------------------------
 
-    def interpret(self, check_with: CheckWith, work: Work | None = None) -> CheckReport:
+    def interpret(
+        self, check_with: CheckWith, work: Work | None = None, *, each_configuration: bool = False
+    ) -> CheckReport:
         """Make a check whose launches are interpreted, and wait for the real compiler.
+
+        With `each_configuration` the check is made with others, too, that a launcher which tunes may choose.
 
         Raises what `gate_correct` lists.
         """
         if not self.is_active:
             with self.active():
-                return self.interpret(check_with, work)
+                return self.interpret(check_with, work, each_configuration=each_configuration)
         if work is not None:
             self._refuse_large(work.bytes, work.flops)
         before = len(self._run.launches)
-        report = self._interpret_once(check_with)
+        configurations = EachConfiguration(
+            most=partial(self._most_configurations, work), begin_fork=self._begin_fork
+        )
+        asks = each_configuration and self._asked.block is None and self._asked.watch is None
+        self._tuning.begin(configurations.explore if asks else None)
+        report = configurations.run(lambda: self._interpret_once(check_with), self._tuning.found)
         if self._asked.both_orders:
             with self._run.using(replace(self._run.options, reverse=True, one_by_one=True)):
                 self._interpret_once(check_with, f"{_LAST_FIRST}: ")
+        if self._tuning.found():
+            configurations.leave_out(self._take_rejected())
         self.wait_for_compiler()
+        report = configurations.told(report, self._tuning.found())
         if len(self._run.launches) == before and report.elements:
             raise GateSkipped(
                 Reason.NOT_LAUNCHED,
                 f"no GPU of {self._arch}, and no cuTile kernel was launched that could be interpreted",
             )
         return report
+
+    def _most_configurations(self, work: Work | None) -> float:
+        """Return how many more configurations may be checked, so that a case stays as small as others."""
+        if self._session.settings.every_input:
+            return math.inf
+        size = max(self._launched_bytes, 0 if work is None else work.bytes, 1)
+        flops = 1.0 if work is None else max(work.flops, 1.0)
+        return min(MOST, LARGEST_BYTES / size - 1, LARGEST_FLOPS / flops - 1)
+
+    def _begin_fork(self) -> None:
+        """In a fork: do without the compiler, whose threads are in the process that was forked."""
+        self._compiles = False
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
         """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
@@ -182,6 +239,10 @@ class Interpreting:
             raise self._with_causes(mismatch, prefix, launching, check_with) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
+        except NoConfigurationWorks as error:
+            if isinstance(error.__cause__, CompileError):
+                raise error.__cause__ from None
+            raise
         except NoSuchBlock as error:
             raise GateSkipped(Reason.ONE_BLOCK, f"{error}") from None
         except NotInterpreted as fault:
@@ -226,7 +287,8 @@ class Interpreting:
         """Call a launcher; the interpreter knows what was written, so that no memory is poisoned here."""
         from pytest_cutile.tensors.trees import tensors_in
 
-        self._refuse_large(sum(tensor.nbytes for tensor in tensors_in((args, kwargs))))
+        self._launched_bytes = sum(tensor.nbytes for tensor in tensors_in((args, kwargs)))
+        self._refuse_large(self._launched_bytes)
         try:
             outputs = fn(*args, **kwargs)
         finally:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, n_runs
+from pytest_cutile.compiler.trace.observing import watch_first_call
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.correct import reason_of
@@ -214,8 +215,10 @@ def measure_case(
     """
     session.progress(f"timing {case.key}")
     launched = LaunchedKernels()
+    tunings: list[str] = []
     with session.gpu.lock.alone():
         call = case.call()  # a process that waits for the GPU holds none of its memory
+        call = replace(call, function=watch_first_call(call.function, case.arch, tunings.append))
         if baseline is not None:
             call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
             if computes_otherwise(call, baseline):
@@ -232,7 +235,8 @@ def measure_case(
             "measured interleaved with its baseline; give --perf-baseline none",
         )
     session.gpu.unseen.update(dict.fromkeys(session.gpu.timer.unseen()))
-    return measurement
+    # A launcher that keeps its choice has searched when it was checked.
+    return replace(measurement, tuning="".join(tunings) or session.tunings.get(case.check_key, ""))
 
 
 def _release_memory() -> None:

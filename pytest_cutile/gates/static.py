@@ -17,12 +17,13 @@ from pytest_cutile.compiler.traced import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
-from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
+from pytest_cutile.gates.compiled_facts import compiled_facts, inspections, remarks_on_configurations
 from pytest_cutile.gates.correct import check_task
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
 from pytest_cutile.gates.known_faults import CompiledLaunch, FoundFault, find_known_faults
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gpu.context import breaks_the_context
+from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
@@ -78,6 +79,7 @@ class StaticGate(CompilingGate):
             self.append(case, Reason.BAD_BASELINE, str(error), facts=facts)
             raise GateFailed(str(error), pytrace=False) from None
         failure = None if is_recorded else self._failure(case, current, compared)
+        against = remarks_on_configurations(self.session, case)
         self.append(
             case,
             compared.judgement.reason,
@@ -90,6 +92,8 @@ class StaticGate(CompilingGate):
             toolchain="; ".join(compared.toolchain_changes),
             facts=facts,
             recorded=note if failure is None else "",
+            tuning=f"{counted(len(against), 'configuration')} with a drawback" if against else "",
+            configurations=against,
         )
         if failure is not None:
             raise GateFailed("\n\n".join(filter(None, (failure, note))), pytrace=False)

@@ -13,6 +13,7 @@ from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import supported_architecture
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
+from pytest_cutile.compiler.trace.tuning import Tuning
 from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
 from pytest_cutile.interpreter.launch import communicates, run_launch
 from pytest_cutile.interpreter.nonfinite_origin import NonfiniteFinder
@@ -30,6 +31,7 @@ def interpret(
     *,
     on_export: Callable[[CompileJob, Launch], None] | None = None,
     takes_cpu: bool = True,
+    tuning: Tuning | None = None,
 ) -> Iterator[Run]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
 
@@ -42,6 +44,7 @@ def interpret(
         options: what is checked and recorded; by default all checks and no records.
         on_export: called with each launch and its exported kernel before it is interpreted.
         takes_cpu: whether all tensors of a launch may be on the CPU, for kernels that are tried out by hand.
+        tuning: says how a launcher's searches for its fastest configuration end; by default with the first.
 
     Raises:
         ArchitectureError: `arch` names no architecture that the installed tileiras compiles for.
@@ -50,7 +53,9 @@ def interpret(
         KernelFault: in a launch: the kernel does something wrong.
     """
     run = Run(arch, options, on_export=on_export)
-    with pretend_gpu(run.arch, "cpu", run=run.launch, fresh=run.poison, takes_cpu=takes_cpu):
+    with pretend_gpu(
+        run.arch, "cpu", run=run.launch, fresh=run.poison, takes_cpu=takes_cpu, tuning=tuning
+    ):
         yield run
 
 

@@ -18,6 +18,7 @@ from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
+from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
 from pytest_cutile.pytest_parts.failure import Place
 from pytest_cutile.results import INTERPRETER, CorrectResult, names_of_test
 from pytest_cutile.revisions.paired import with_own_imports
@@ -110,8 +111,10 @@ class CheckKernel:
 
         def check() -> CheckReport:
             if interpreting is None:
-                return check_with(ON_GPU)
-            report = interpreting.interpret(check_with)
+                return check_on_gpu(
+                    lambda: check_with(ON_GPU), self.arch, every=self.session.settings.every_input
+                )
+            report = interpreting.interpret(check_with, each_configuration=True)
             interpreting.refuse_known_faults(case)  # of a declared case, the gate static does so
             return report
 

@@ -60,7 +60,8 @@ class TerminalSummary:
                 word = f"{'RIGHT, ' if is_right else ''}NOT MEASURED ({result.reason})"
                 return "skipped", "s", (word, {"yellow": True})
         telling = [result for result in results if report.passed or result.verdict in FAILED]
-        shown = next(filter(None, (printable(result.outcome) for result in telling)), "")
+        texts = (", ".join(filter(None, (result.outcome, result.tuning))) for result in telling)
+        shown = next(filter(None, map(printable, texts)), "")
         # The short summary has the words that tools look for.
         if self._is_over or report.skipped or not shown:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from pytest_cutile.quantities import abridged, counted, format_change
 from pytest_cutile.reports.cases import (
@@ -29,6 +30,7 @@ from pytest_cutile.static.changes import Effect
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
+AnyResult = TypeVar("AnyResult", bound=Result)
 _SHOWN_UNDECIDED = 5
 _SHOWN_CHANGES = 8
 NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True))
@@ -56,6 +58,7 @@ def terminal_summary(run: RunOutcome, *, verbose: bool = False) -> Document:
         blocks += [_table(failed, alone, verbose=True)] if failed else []
     blocks += _notes([interpreted_line(results)])
     blocks += _notes(_correctness_notes(results, verbose=verbose), overflow=clipped)
+    blocks += _notes(_tuning_notes(results, verbose=verbose), overflow=clipped)
     blocks += _notes(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
     blocks += _notes(_gpu_today(results))
     blocks += _notes(_without_sustained(results))
@@ -227,9 +230,24 @@ def _correctness_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[
         yield from result.searched.splitlines()
 
 
-def _alike(facts: Iterable[tuple[str, CorrectResult]]) -> Iterator[tuple[str, str, list[CorrectResult]]]:
+def _tuning_notes(results: Iterable[Result], *, verbose: bool) -> Iterator[str]:
+    """Yield what launchers that tune chose, and what speaks against their other configurations."""
+    by_case = {(line, one.case_id[1:]): one for one in results for line in one.configurations}
+    if by_case and not verbose:
+        cases = len({result.case_id for result in by_case.values()})
+        yield f"launchers that tune: remarks on configurations of {counted(cases, 'result')} (-v shows them)"
+    if verbose:
+        for where, choice, _ in _alike(
+            (one.tuning, one) for one in results if one.gate in {"correct", "speed"}
+        ):
+            yield f"tuning of {where}: {choice}"
+        for where, line, _ in _alike((line, one) for (line, _), one in by_case.items()):
+            yield f"tuning of {where}: {line}"
+
+
+def _alike(facts: Iterable[tuple[str, AnyResult]]) -> Iterator[tuple[str, str, list[AnyResult]]]:
     """Yield each fact of each kernel with its results, and before them the kernel and its cases in words."""
-    by_fact: dict[tuple[str, str], list[CorrectResult]] = defaultdict(list)
+    by_fact: dict[tuple[str, str], list[AnyResult]] = defaultdict(list)
     for fact, result in facts:
         if fact:
             by_fact[result.kernel, fact].append(result)

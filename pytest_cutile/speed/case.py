@@ -110,6 +110,7 @@ class SpeedOutcome:
                 "share_of_limit": measurement.share_of_limit,
                 "change": judgement.change,
                 "measured": _measured(measurement),
+                "tuning": measurement.tuning,
             }
         return speed_result(
             case,

@@ -49,7 +49,7 @@ def spills(launches: Launches) -> Iterator[Change]:
     Not better where the code has grown: other instructions need other registers.
     """
     quantity = "spills, in bytes per thread"
-    before, after = _spilled_bytes(launches.baseline), _spilled_bytes(launches.current)
+    before, after = spilled_bytes(launches.baseline), spilled_bytes(launches.current)
     if before is None or after is None:  # without cuobjdump, nvdisasm still sees the instructions
         quantity = "spills, in local loads and stores"
         before, after = _local_accesses(launches.baseline), _local_accesses(launches.current)
@@ -225,7 +225,8 @@ def _has_grown(launches: Launches) -> bool:
     return after > before * (1 + launches.margin)
 
 
-def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:
+def spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:
+    """Return the local memory of a thread, over all launches; None where it is not known of one."""
     if any(launch.stack_bytes is None for launch in launches):
         return None
     return sum((launch.stack_bytes or 0) + (launch.local_bytes or 0) for launch in launches)

@@ -117,6 +117,14 @@ def test_failures_come_first_with_story_place_and_command():
     assert any("2 of the baseline kernel" in label for label in page.attributes("aria-label"))
 
 
+def test_a_launcher_that_tunes_has_its_choice_and_its_configurations_shown_once():
+    line = "TILE=512: spills 64 bytes per thread"
+    timed = result(measured=measured(), gpu="NVIDIA H200", tuning="chose TILE=64 of 3 configurations")
+    page = page_of(timed, result("static", configurations=(line,)), result("compile", configurations=(line,)))
+    assert "tuning, speed, sm_90: chose TILE=64 of 3 configurations" in page.text
+    assert page.text.count(line) == 1
+
+
 def errors(**changes) -> ErrorMap:
     facts = {
         "matrix": "output",

@@ -10,6 +10,7 @@ import torch
 
 from pytest_cutile.compiler.trace.devices import properties_of
 from pytest_cutile.compiler.trace.tensors import check_device, default_device
+from pytest_cutile.compiler.trace.timed_loops import EVENT_MS, TimedLoops
 from pytest_cutile.platforms.architectures import capability
 
 _BF16_SINCE = (8, 0)
@@ -34,7 +35,9 @@ class PretendedStream:
         return True
 
     def record_event(self, event: Any = None) -> Any:
-        return event or PretendedEvent()
+        event = event or torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
     def synchronize(self, *_: Any) -> None: ...
 
@@ -50,19 +53,29 @@ class PretendedStream:
 class PretendedEvent:
     """An event that has already happened."""
 
+    loops: TimedLoops | None = None
+    """Which launches are timed; set by `replacements`."""
+
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
+        self._place = 0
 
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, *_: Any) -> float:
-        """Return one millisecond: code that divides by it goes on."""
-        return 1.0
+    def record(self, *_: Any) -> None:
+        if self.loops is not None:
+            self._place = self.loops.now
 
-    def record(self, *_: Any) -> None: ...
+    def elapsed_time(self, end: Any) -> float:
+        """Return one millisecond, or less for a configuration that is to be chosen."""
+        if self.loops is None:
+            return EVENT_MS
+        return self.loops.milliseconds(self._place, end._place)  # noqa: SLF001
 
-    wait = synchronize = record
+    def synchronize(self, *_: Any) -> None: ...
+
+    wait = synchronize
 
 
 class PretendedGraph:
@@ -135,8 +148,11 @@ def _get_default_device() -> torch.device:
     return torch.device("cuda", 0) if device.type == "cuda" else device
 
 
-def replacements(arch: str) -> list[tuple[Any, str, Any]]:
-    """Return (owner, name, replacement) for everything about the GPU that host code asks torch for."""
+def replacements(arch: str, loops: TimedLoops | None = None) -> list[tuple[Any, str, Any]]:
+    """Return (owner, name, replacement) for everything about the GPU that host code asks torch for.
+
+    Events tell `loops` which launches they time.
+    """
     properties = properties_of(arch)
     major_minor = capability(arch)
     stream = PretendedStream()
@@ -162,7 +178,7 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
         "stream": _does_nothing,
         "graph": _does_nothing,
         "Stream": PretendedStream,
-        "Event": PretendedEvent,
+        "Event": type("PretendedEvent", (PretendedEvent,), {"loops": loops}),
         "CUDAGraph": PretendedGraph,
     }
     answers |= dict.fromkeys(_DO_NOTHING, _returns(None)) | dict.fromkeys(_COUNTERS, _returns(0))

@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.patching import Replacements
 from pytest_cutile.compiler.trace.questions import questions_answered
+from pytest_cutile.compiler.trace.timed_loops import TimedLoops
+from pytest_cutile.compiler.trace.tuning import Tuning
 from pytest_cutile.errors import NO_TORCH
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class Launch:
     """The kernel's arguments; each tensor replaced by a meta tensor of the same layout."""
     dependent: bool = False
     """Whether it may start before the launch before it has ended (programmatic dependent launch)."""
+    candidate: str = ""
+    """The configuration that a tuner would have tried by it; "" of a launch that the launcher made."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,6 +56,8 @@ class Recorder:
     operations: TorchOperations
     """What torch computed; nothing where launches run."""
     launches: list[Launch] = field(default_factory=list)
+    tuning: Tuning = field(default_factory=Tuning)
+    """How the launcher's searches for its fastest configuration end, and which there were."""
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None
     """What runs a launch, given its arguments as they were passed; None: nothing does."""
     takes_cpu: bool = False
@@ -70,9 +77,23 @@ class Recorder:
     ) -> None:
         """Stand in for `cuda.tile.launch`: check what it checks, or CUDA for it, and record."""
         __tracebackhide__ = True
-        from pytest_cutile.compiler.trace.refusals import check_on_gpu, check_stream
+        from pytest_cutile.compiler.trace.refusals import check_stream
 
         check_stream(stream)
+        launch = self._checked(grid, kernel, kernel_args, dependent=bool(programmatic_dependent_launch))
+        self.launches.append(launch)
+        if self.run is not None:
+            self.run(launch, kernel_args)
+
+    def try_candidate(self, text: str, grid: Any, kernel: Any, args_fn: Callable[[], Any], /) -> Launch:
+        """Return the launch of a configuration that a tuner tries; raise what `launch` would raise of it."""
+        with self.operations.paused():
+            return replace(self._checked(grid, kernel, args_fn()), candidate=text)
+
+    def _checked(self, grid: Any, kernel: Any, kernel_args: Any, *, dependent: bool = False) -> Launch:
+        from pytest_cutile.compiler.trace.refusals import check_on_gpu
+
+        __tracebackhide__ = True
         if not isinstance(grid, tuple):
             raise TypeError(f"Grid must be a tuple, got {type(grid).__name__}")
         if len(grid) > _MAX_GRID_RANK:
@@ -92,15 +113,15 @@ class Recorder:
             )
         if threading.get_ident() == self.thread:
             check_on_gpu(kernel_args, self.tensors.on_gpu, takes_cpu=self.takes_cpu)
-        launch = Launch(
-            kernel=kernel,
-            grid=sizes,
-            args=_without_data(kernel_args),
-            dependent=bool(programmatic_dependent_launch),
-        )
-        self.launches.append(launch)
-        if self.run is not None:
-            self.run(launch, kernel_args)
+        return Launch(kernel=kernel, grid=sizes, args=_without_data(kernel_args), dependent=dependent)
+
+    def settled(self) -> Recorder:
+        """Mark what a loop with events has launched to time it, if candidates are asked for."""
+        loops = self.tuning.loops
+        if self.tuning.every and loops is not None:
+            self.tuning.searches, self.tuning.loops = [*self.tuning.found()], None
+            self.launches[:] = loops.marked()
+        return self
 
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
@@ -140,6 +161,7 @@ def pretend_gpu(
     run: Callable[[Launch, tuple[Any, ...]], None] | None = None,
     fresh: Callable[[torch.Tensor], None] | None = None,
     takes_cpu: bool = False,
+    tuning: Tuning | None = None,
 ) -> Iterator[Recorder]:
     """Pretend a GPU of `arch` ("sm_121"); inputs are to be made inside as well.
 
@@ -153,6 +175,7 @@ def pretend_gpu(
         run: Runs each launch, given its arguments as they were passed; only with "cpu".
         fresh: Fills each tensor that is made uninitialized, instead of zero.
         takes_cpu: Whether all tensors of a launch may be on the CPU; some of them never may.
+        tuning: Says how searches for the fastest configuration end; by default with the first one.
 
     Raises:
         CompilerMissing: cuda-tile or torch is not installed.
@@ -173,16 +196,19 @@ def pretend_gpu(
     operations = TorchOperations()
     # Only a fingerprint needs to know what torch computes, and each operation takes longer for it.
     mode = PretendedTensors(backing, fresh=fresh, operations=operations if run is None else None)
-    recorder = Recorder(tensors=mode, operations=operations, run=run, takes_cpu=takes_cpu)
+    recorder = Recorder(
+        tensors=mode, operations=operations, tuning=tuning or Tuning(), run=run, takes_cpu=takes_cpu
+    )
+    loops = recorder.tuning.loops = TimedLoops(recorder.launches, recorder.tuning, arch)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(
                 [
                     (ct, "launch", recorder.launch),
-                    (tune, "exhaustive_search", _take_first_config),
+                    (tune, "exhaustive_search", partial(recorder.tuning.search, recorder)),
                     # On the CPU, the gradients that torch makes itself are to be on the pretended GPU.
                     backward_under(mode, mode.mark if backing == "cpu" else None),
-                    *replacements(arch),
+                    *replacements(arch, loops),
                 ],
                 while_paused=functools.partial(_importing, arch),
             )
@@ -213,19 +239,39 @@ def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[La
     return record(make_and_launch, arch, takes_cpu=True).launches
 
 
-def record(make_and_launch: Callable[[], object], arch: str, *, takes_cpu: bool = False) -> Recorder:
-    """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values."""
-    with pretend_gpu(arch, "meta", takes_cpu=takes_cpu) as recorder:
+def record(
+    make_and_launch: Callable[[], object],
+    arch: str,
+    *,
+    takes_cpu: bool = False,
+    accepts: Callable[[Launch], object] | None = None,
+    choice: str = "",
+) -> Recorder:
+    """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values.
+
+    Args:
+        make_and_launch: makes inputs and calls a launcher.
+        arch: the architecture.
+        takes_cpu: whether all tensors of a launch may be on the CPU.
+        accepts: raises what is wrong with a launch. With it, every configuration that the launcher would try
+            to find its fastest one is recorded, too: as a launch with a `candidate`.
+        choice: the configuration that the launcher is to choose, as `candidate` names it.
+    """
+
+    def tuning() -> Tuning:
+        return Tuning(choice=choice, every=accepts is not None, accepts=accepts)
+
+    with pretend_gpu(arch, "meta", takes_cpu=takes_cpu, tuning=tuning()) as recorder:
         try:
             make_and_launch()
         except Exception as error:
             if not recorder.needs_values(error):
                 raise
         else:
-            return recorder
-    with pretend_gpu(arch, "cpu", takes_cpu=takes_cpu) as recorder:
+            return recorder.settled()
+    with pretend_gpu(arch, "cpu", takes_cpu=takes_cpu, tuning=tuning()) as recorder:
         make_and_launch()
-    return recorder
+    return recorder.settled()
 
 
 def _without_data(value: Any) -> Any:
@@ -238,13 +284,3 @@ def _without_data(value: Any) -> Any:
     if type(value) in {tuple, list}:
         return type(value)(_without_data(item) for item in value)
     return value
-
-
-def _take_first_config(search_space: Any, *_: Any, **__: Any) -> Any:
-    """Stand in for `cuda.tile.tune.exhaustive_search`: nothing is timed, the first configuration wins."""
-    from cuda.tile.tune import Measurement, TuningResult
-
-    if len(search_space) == 0:
-        raise ValueError("Search space is empty.")
-    best = Measurement(config=next(iter(search_space)), mean_us=0.0, num_samples=0, error_margin_us=0.0)
-    return TuningResult(best=best, successes=(best,), failures=())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,10 +24,20 @@ class TorchOperations:
         """Each operation with all that its time depends on: layouts of tensors, and the other arguments."""
         self.moved_bytes = 0
         """What the launcher's operations have read and written; views move nothing."""
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Add nothing for a while: what a tuner computes to try a configuration."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def add(self, func: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> None:
         name = getattr(func, "__name__", "")
-        if name.startswith("__get") or not name:
+        if self._is_paused or name.startswith("__get") or not name:
             return
         taken, made = tensors_of(arguments), tensors_of(result)
         with torch._C.DisableTorchFunction():  # noqa: SLF001

@@ -37,8 +37,13 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
         replacements: Sequence[tuple[Any, str, Any]],
         *,
         while_paused: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        keeps_caches: bool = False,
     ) -> None:
-        """Take (owner, attribute, replacement), and a context to enter while a module is imported."""
+        """Take (owner, attribute, replacement), and a context to enter while a module is imported.
+
+        With `keeps_caches`, functions that cache their results keep them.
+        """
+        self._emptied: tuple[type, ...] = () if keeps_caches else (_CachingFunction,)
         # All imports come by this function, those of loaded modules only by `importlib.import_module`.
         bootstrap: Any = importlib._bootstrap  # noqa: SLF001
         self._find_and_load = bootstrap._find_and_load  # noqa: SLF001
@@ -79,7 +84,7 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
             held = [
                 (name, value)
                 for name, value in vars(module).items()
-                if id(value) in by_id or type(value) is _CachingFunction
+                if id(value) in by_id or type(value) in self._emptied
             ]
             for name, value in held:
                 if id(value) not in by_id:

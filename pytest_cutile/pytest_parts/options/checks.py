@@ -50,7 +50,7 @@ OPTIONS = (
     Option(
         name="--every-input",
         help="Check every small case of declared kernels with every kind of input (outliers, tiny, nan ...); "
-        "by default the cases of a kernel share them.",
+        "by default the cases of a kernel share them. Of a launcher that tunes, check every configuration.",
         repeat=Repeat.ALWAYS,  # makes cases
     ),
     Option(

@@ -45,6 +45,7 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
     return {
         "measured": [text for case in cases if (text := _measured(case))],
         "slower": [text for case in cases if (text := _why_slower(case))],
+        "tuned": dict.fromkeys(text for case in cases for text in _tuned(case)),
         "changes": dict.fromkeys(change for case in cases for change in _changes(case)),
         "plots": [(title, plot) for title, plot in plots if plot],
         "steps": [
@@ -96,6 +97,15 @@ def _changes(case: ReportedCase) -> list[str]:
     static = (one for one in case.results if isinstance(one, StaticResult))
     compared = (one for one in static if one.verdict is not Verdict.NOT_MEASURED)
     return [f"{case.arch}: {change}" for one in compared for change in one.changes]
+
+
+def _tuned(case: ReportedCase) -> Iterator[str]:
+    """Yield what a launcher that tunes chose, and what speaks against other configurations."""
+    for one in case.results:
+        if one.tuning and one.gate in {"correct", "speed"}:
+            yield f"tuning, {one.gate}, {case.arch}: {one.tuning}"
+    for line in dict.fromkeys(line for one in case.results for line in one.configurations):
+        yield f"tuning, {case.arch}: {line}"
 
 
 def _why_slower(case: ReportedCase) -> str:

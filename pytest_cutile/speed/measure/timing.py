@@ -274,6 +274,8 @@ class Measurement:
     """Time of the reference workload, measured once in this process; None without one."""
     tick_us: float = 0.0
     """Resolution of the times in bursts."""
+    tuning: str = ""
+    """What a launcher that tunes chose, in words: that is what was timed."""
 
     def blocks(self, regime: Regime) -> tuple[Block, ...]:
         if regime is Regime.BURST:
