@@ -237,6 +237,9 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """What they allow where right values are known exactly."""
     outputs: str = ""
     """Dtypes of what the kernel returned: "(float16, int32)"."""
+    from_launches: float | None = None
+    """Interpreted: share of the outputs' elements that cuTile launches wrote, or that torch computed from
+    such, in those that either computed."""
     narrowed: tuple[str, ...] = ()
     """Outputs with fewer significant bits than every floating input, in words."""
     uncompared: tuple[str, ...] = ()

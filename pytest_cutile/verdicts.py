@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """The launcher returned nothing that can be compared, or an input as it was."""
     CHANGED_INPUT = "changed-input", Verdict.FAIL, "correct"
     """An input was changed that `mutates` and `writes` do not name."""
+    OTHER_WORK = "other-work", Verdict.FAIL, "correct"
+    """Interpreted: PyTorch computed the outputs, and the cuTile launches contribute nothing to them."""
     UNWRITTEN = "unwritten", Verdict.FAIL, "correct"
     """Elements of an output hold what was in the memory before."""
     OUT_OF_BOUNDS = "out-of-bounds", Verdict.FAIL, "correct"

@@ -13,7 +13,7 @@ from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names, positional_names
-from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.correct import gate_correct, refuse_other_work
 from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
@@ -105,7 +105,9 @@ class CheckKernel:
             return check_call(settings, Call(fn, args, kwargs), reference, chosen, launching)
 
         def check() -> CheckReport:
-            return check_with(ON_GPU) if interpreting is None else interpreting.interpret(check_with)
+            if interpreting is None:
+                return check_with(ON_GPU)
+            return refuse_other_work(interpreting.interpret(check_with))
 
         kernel, case = names_of_test(self.nodeid)
         subject = CorrectResult(
