@@ -390,6 +390,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None
     """The samples behind these figures."""
+    outputs_uncompared: str = ""
+    """Why the outputs of timed launches were not compared with those of a first launch; empty: they were."""
     code_changes: tuple[str, ...] = ()
     """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
 

@@ -155,6 +155,8 @@ class Reason(StrEnum):
     """The process that ran the test ended before it could report. pytest fails such a test."""
     NOT_TIMED = "not-timed", Verdict.FAIL, "speed"
     """The launch could not be timed."""
+    OTHER_RESULT = "other-result", Verdict.FAIL, "speed"
+    """The timed launches leave other outputs than a first launch on the same inputs."""
     SAME_KERNEL = "same-kernel", Verdict.FAIL, "speed"
     """Today's kernel and the baseline's are known to differ, and this process gets one kernel for both."""
     BAD_SAMPLES = "bad-samples", Verdict.FAIL, "speed"

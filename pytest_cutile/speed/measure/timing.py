@@ -274,6 +274,8 @@ class Measurement:
     """Time of the reference workload, measured once in this process; None without one."""
     tick_us: float = 0.0
     """Resolution of the times in bursts."""
+    outputs_uncompared: str = ""
+    """Why the outputs of timed launches were not compared with those of a first launch; empty: they were."""
 
     def blocks(self, regime: Regime) -> tuple[Block, ...]:
         if regime is Regime.BURST:
