@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cutile.correctness.signatures import positional_names
 from pytest_cutile.speed.measure.timing import LaunchFunction
 from pytest_cutile.verdicts import Reason
 
@@ -31,16 +30,6 @@ class Call:
     """Arguments that each launch overwrites without reading them, by name or position."""
     is_stateful: bool = False
     """Whether a launch changes what the next one reads."""
-
-    def by_name(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> dict[str, Any]:
-        args, kwargs = arguments
-        return {**dict(zip(positional_names(self.function, len(args)), args, strict=True)), **kwargs}
-
-    @functools.cached_property
-    def written(self) -> frozenset[str]:
-        """The names of the arguments in `writes`."""
-        names = [*self.by_name((self.args, self.kwargs))]
-        return frozenset(names[name] if isinstance(name, int) else name for name in self.writes)
 
     def __call__(self) -> object:
         return self.function(*self.args, **self.kwargs)

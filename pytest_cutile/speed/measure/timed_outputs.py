@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.correctness.signatures import positional_names
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, room_bytes
 from pytest_cutile.speed.measure.results import differ, numbers_of
@@ -89,6 +90,8 @@ class TimedOutputs:
         """
         self._key = key
         self._call = call
+        names = [*self._by_name((call.args, call.kwargs))]
+        self._written = {names[name] if isinstance(name, int) else name for name in call.writes}
         self._last = LastOutputs()
         self._first: dict[str, torch.Tensor] = {}
         """Copies of what a first launch has left."""
@@ -170,13 +173,18 @@ class TimedOutputs:
         from pytest_cutile.tensors.dtypes import same_bits
         from pytest_cutile.tensors.trees import tensors_in
 
-        now, before = self._call.by_name(arguments), self._call.by_name(given)
-        kept = [name for name in now if name not in self._call.written]
+        now, before = self._by_name(arguments), self._by_name(given)
+        kept = [name for name in now if name not in self._written]
         return not all(
             same_bits(*pair)
             for name in kept
             for pair in zip(tensors_in(now[name]), tensors_in(before[name]), strict=True)
         )
+
+    def _by_name(self, arguments: Arguments) -> dict[str, Any]:
+        args, kwargs = arguments
+        names = positional_names(self._call.function, len(args))
+        return {**dict(zip(names, args, strict=True)), **kwargs}
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -184,14 +192,14 @@ class TimedOutputs:
         """Return what a launch has written: what it returned in memory of its own, and `writes`."""
         from pytest_cutile.tensors.trees import named_tensors, tensors_in
 
-        named = self._call.by_name(arguments)
+        named = self._by_name(arguments)
         inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(named)}
         outputs = {
             name: tensor
             for name, tensor in named_tensors(returned, "output")
             if tensor.numel() and tensor.untyped_storage().data_ptr() not in inputs
         }
-        for argument in self._call.written & named.keys():
+        for argument in self._written & named.keys():
             outputs.update(named_tensors(named[argument], argument))
         return {name: tensor for name, tensor in outputs.items() if name not in self._kept}
 
