@@ -38,6 +38,7 @@ from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
+from pytest_cutile.correctness.other_arrays import with_tensors
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
@@ -104,6 +105,7 @@ def run_check(
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    fn, args, kwargs = with_tensors(fn, args, kwargs)
     if options.grad:
         checked = with_gradients(fn, args, kwargs, reference=reference, options=options, launching=launching)
         fn, reference, options = checked.fn, checked.reference, checked.options

@@ -155,6 +155,52 @@ def test_special_inputs_accuse_nobody(no_gpu):
     assert result.parseoutcomes()["failed"] == 1
 
 
+OTHER_ARRAYS = """
+import cuda.tile as ct
+import numpy as xp  # where there is no CuPy
+import torch
+
+import pytest_cutile
+
+
+@ct.kernel
+def add_kernel(A, B, C, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(C, (i,), ct.load(A, (i,), (TILE,)) + ct.load(B, (i,), (TILE,)))
+
+
+def add(a, b):
+    assert type(a) is xp.ndarray
+    c = xp.empty_like(a)
+    ct.launch(torch.cuda.current_stream(), (ct.cdiv(a.size, 128),), add_kernel, (a, b, c, 128))
+    return c
+
+
+def inputs(make_tensor, n):
+    return tuple(xp.from_dlpack(make_tensor((n,), "float32")) for _ in "ab")
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="add",
+    launch=add,
+    reference=lambda a, b: a + b,
+    inputs=inputs,
+    cases=[pytest_cutile.Case(name="n1000", params={"n": 1000}, speed=False)],
+)
+"""
+
+
+def test_a_launcher_of_another_librarys_arrays_is_interpreted_and_compiled(no_gpu):
+    no_gpu.kernel(OTHER_ARRAYS, name="add")
+    result = no_gpu.run("--every-input", gates="")
+    assert "failed" not in result.parseoutcomes()
+    assert result.parseoutcomes()["passed"] > 5
+    no_gpu.edit("+ ct.load(B", "- ct.load(B", name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["*add differs from its reference*", "*add_kernel wrote C[[]*"])
+
+
 @pytest.fixture
 def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""

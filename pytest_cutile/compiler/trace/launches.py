@@ -81,6 +81,9 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
+        from pytest_cutile.tensors.other_arrays import as_tensors
+
+        kernel_args = as_tensors(kernel_args)
         launch = Launch(
             kernel=kernel,
             grid=sizes,
@@ -119,6 +122,11 @@ def pretended_backing() -> Backing | None:
     For code that makes inputs: on "meta" it need not draw random values.
     """
     return _active[-1].tensors.backing if _active else None
+
+
+def pretended_tensors() -> PretendedTensors | None:
+    """Return what makes tensors be on the GPU that is pretended now; None: there is none."""
+    return _active[-1].tensors if _active else None
 
 
 @contextmanager
