@@ -222,7 +222,8 @@ def measure_case(
             call,
             baseline=baseline,
             sustained=sustained,
-            deterministic=case.is_deterministic(),
+            # A process that measures for another one has traced nothing.
+            deterministic=session.requested is None and case.is_deterministic(),
         )
         _release_memory()
     if baseline is not None and launched.shared:

@@ -14,6 +14,9 @@ from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timed_outputs import TimedLaunch
 from pytest_cutile.verdicts import Reason
 
+LATE = 3
+"""Launches after which a launcher computes no more: those before the timing, and one."""
+
 
 class Direct(Timer):
     """Calls each launch a few times, as a simple timer does."""
@@ -82,10 +85,9 @@ def double(x):
     return x * 2
 
 
-@pytest.fixture
 def keeping():
-    """A launcher that computes once, and returns the same tensor for ever."""
-    kept = []
+    """Return a launcher that returns the same tensor for ever."""
+    kept: list[torch.Tensor] = []
 
     def launch(x):
         kept.append(x * 2)
@@ -99,9 +101,9 @@ def test_outputs_of_a_right_launcher_are_compared():
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_an_output_that_is_kept_is_found_before_timing(keeping, deterministic):
-    assert refused(keeping, deterministic=deterministic).startswith(
-        "k[c]: a second launch wrote none of 512 elements of output, which the first launch has written.\n"
+def test_an_output_that_is_kept_is_found_before_timing(deterministic):
+    assert refused(keeping(), deterministic=deterministic).startswith(
+        "k[c]: a later launch wrote none of 512 elements of output, which the first launch has written.\n"
     )
 
 
@@ -110,7 +112,7 @@ def test_a_launcher_that_stops_computing_is_found_after_timing(deterministic):
     calls, kept = itertools.count(), {}
 
     def launch(x):
-        if next(calls) < 3:
+        if next(calls) < LATE:
             kept["y"] = x * 2
         return kept["y"]
 
@@ -122,7 +124,7 @@ def test_an_argument_that_is_only_written_once_is_found():
     calls = itertools.count()
 
     def launch(x, out):
-        if next(calls) < 3:
+        if next(calls) < LATE:
             torch.mul(x, 2, out=out)
 
     args = (*inputs(), torch.empty(64, 8))
@@ -195,6 +197,28 @@ def test_without_an_output_nothing_is_compared(launcher):
     assert timed(launcher).outputs_uncompared == timed_outputs.NO_OUTPUTS
 
 
+def test_a_workspace_that_is_rewritten_is_compared():
+    out = torch.empty(64, 8)
+
+    def launch(x):
+        return torch.mul(x, 2, out=out)
+
+    assert timed(launch).outputs_uncompared == ""
+    assert torch.equal(out, inputs()[0] * 2)
+
+
+def test_what_a_closure_changes_is_left_alone():
+    """As in `perf(lambda: scale_(x))`: nobody knows whether the launch reads what it returns."""
+    x = torch.rand(64, 8)
+    before = x.clone()
+    assert timed(x.relu_, args=()).outputs_uncompared == timed_outputs.KEEPS_STATE
+    assert torch.equal(x, before)
+    state = torch.zeros(64, 8)
+    assert timed(state.add_).outputs_uncompared == timed_outputs.KEEPS_STATE
+    assert not state.isnan().any()
+    assert timed(lambda: x * 2, args=()).outputs_uncompared == ""
+
+
 def test_a_table_that_a_launcher_keeps_is_left_as_it_is():
     table = torch.arange(8.0)
     assert timed(lambda x: (x * 2, table)).outputs_uncompared == ""
@@ -206,6 +230,13 @@ def test_inputs_are_what_they_were():
     before = args[0].clone()
     timed(lambda x, out: torch.mul(x, 2, out=out), args=args, writes=("out",))
     assert torch.equal(args[0], before)
+
+
+def test_outputs_of_inference_mode_are_compared():
+    table = torch.ones(8)
+    launch = torch.inference_mode()(lambda x: (x * 2, table))
+    assert timed(launch).outputs_uncompared == ""
+    assert "wrote none" in refused(torch.inference_mode()(keeping()))
 
 
 def test_another_shape_is_found():
@@ -223,7 +254,7 @@ def test_launches_too_long_for_bursts_are_compared_sustained():
     calls, kept = itertools.count(), {}
 
     def launch(x):
-        if next(calls) < 3:
+        if next(calls) < LATE:
             kept["y"] = x * 2
         return kept["y"]
 
@@ -243,11 +274,12 @@ def test_one_output_at_a_time_is_alive_while_launches_are_timed():
         alive.append(weakref.ref(output))
         return before
 
+    def make():
+        return torch.zeros(4).as_subclass(Output)
+
     last = timed_outputs.LastOutputs()
-    current = TimedLaunch(lambda: torch.zeros(4).as_subclass(Output), ((), {}), last)
-    baseline = TimedLaunch(
-        lambda: torch.zeros(4).as_subclass(Output), ((), {}), timed_outputs._ForgetsOthers(last)
-    )
+    current = TimedLaunch(make, ((), {}), last, is_current=True)
+    baseline = TimedLaunch(make, ((), {}), last, is_current=False)
     for launch in (current, current, baseline, baseline, current):
         assert not any(count(launch))
     assert last.outputs is not None

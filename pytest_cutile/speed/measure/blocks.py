@@ -113,6 +113,7 @@ def _measure_bursts(
             is_enough = len(blocks) >= least and len(blocks) % 2 == 0
             if is_enough:
                 outputs.compare()
+            outputs.forget()
             del launches  # with the graph of the burst, before the next placement
     return tuple(blocks)
 

@@ -1,9 +1,10 @@
 """Do timed launches compute what a first launch on the same inputs has computed?
 
-A launcher that keeps its output, computes only once, or cannot be replayed is timed without its work. So two
-launches before the timing say what the outputs are, and whether they are the same each time. When the last
-burst is over, the outputs that it left are overwritten, its launches run once more as they were timed, and
-the outputs are compared: bit by bit where the kernel is known to be deterministic, else by `results.differ`.
+A launcher that keeps its output, computes only once, or cannot be replayed is timed without its work. So a
+few launches before the timing say what the outputs are, and whether they are the same each time. When the
+last burst is over, the outputs that it left are overwritten, its launches run once more as they were timed,
+and the outputs are compared: bit by bit where the kernel is known to be deterministic, else by
+`results.differ`.
 
 Nothing is added to what is timed. One output at a time is alive, as if nobody looked at it.
 """
@@ -29,6 +30,7 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 CHANGES_INPUTS = "the launcher changes its inputs, so each launch computes something else"
 NO_OUTPUTS = "the launcher returns no tensor of its own, and `writes` names no argument"
 NO_MEMORY = "the GPU's memory is too small for a copy of the outputs"
+KEEPS_STATE = "the launcher keeps the memory that it returns, and each launch may change it"
 VARIES = "outputs differ from launch to launch"
 
 
@@ -38,17 +40,19 @@ class TimedLaunch:
     repeat: Callable[[], object] | None = None
     """Runs the launches of a burst once more, as they were timed; None: the timer calls the launch itself."""
 
-    def __init__(self, launch: LaunchFunction, arguments: Arguments, last: LastOutputs | None) -> None:
+    def __init__(
+        self, launch: LaunchFunction, arguments: Arguments, last: LastOutputs, *, is_current: bool
+    ) -> None:
         self.arguments = arguments
         self._launch = launch
         self._last = last
+        self._is_current = is_current
 
     def __call__(self) -> object:
-        if self._last is None:
-            return self._launch()
         self._last.forget()  # before the launch, which gets the same memory as if nobody looked
         outputs = self._launch()
-        self._last.keep(self, outputs)
+        if self._is_current:
+            self._last.launch, self._last.outputs = self, outputs
         return outputs
 
 
@@ -62,36 +66,20 @@ class LastOutputs:
     def forget(self) -> None:
         self.launch = self.outputs = None
 
-    def keep(self, launch: TimedLaunch, outputs: Any) -> None:
-        self.launch, self.outputs = launch, outputs
-
-
-class _ForgetsOthers(LastOutputs):
-    """Of the baseline kernel: what the current one returned before is freed, and nothing is kept."""
-
-    def __init__(self, last: LastOutputs) -> None:
-        super().__init__()
-        self._of_current = last
-
-    def forget(self) -> None:
-        self._of_current.forget()
-
-    def keep(self, launch: TimedLaunch, outputs: Any) -> None: ...
-
 
 class TimedOutputs:
     """The outputs of one measurement."""
 
     def __init__(self, key: str, call: Call, *, deterministic: bool) -> None:
-        """Launch twice.
+        """Launch a few times.
 
         Raises:
-            MeasurementFailed: the second launch leaves the outputs as they were.
+            MeasurementFailed: a later launch leaves the outputs as they were.
         """
         self._key = key
         self._call = call
         names = [*self._by_name((call.args, call.kwargs))]
-        self._written = {names[name] if isinstance(name, int) else name for name in call.writes}
+        self._written = {names[name] if name in range(len(names)) else f"{name}" for name in call.writes}
         self._last = LastOutputs()
         self._first: dict[str, torch.Tensor] = {}
         """Copies of what a first launch has left."""
@@ -104,14 +92,13 @@ class TimedOutputs:
         if call.is_stateful:
             self.skipped = CHANGES_INPUTS
         elif "torch" in sys.modules:  # else nothing can be a tensor
-            self._launch_twice(deterministic=deterministic)
+            self._launch_first(deterministic=deterministic)
 
     def timed(self, launchers: Sequence[Call], arguments: Arguments) -> list[TimedLaunch]:
         """Return launches for a timer: of the current kernel, and of the baseline kernel if there is one."""
-        lasts = [self._last, _ForgetsOthers(self._last)] if not self.skipped else [None, None]
         return [
-            TimedLaunch(launcher.on(arguments), arguments, last)
-            for launcher, last in zip(launchers, lasts, strict=False)
+            TimedLaunch(launcher.on(arguments), arguments, self._last, is_current=not number)
+            for number, launcher in enumerate(launchers)
         ]
 
     def compare(self) -> None:
@@ -133,11 +120,16 @@ class TimedOutputs:
             outputs = self._outputs(launch(), launch.arguments)
             self._require_same_form(outputs)
         self._require_same_values(outputs, "the timed launches")
+        self.forget()
+
+    def forget(self) -> None:
+        """Free what the last burst has left."""
         self._last.forget()
 
     # -- the first launches ---------------------------------------------------------------------------
 
-    def _launch_twice(self, *, deterministic: bool) -> None:
+    def _launch_first(self, *, deterministic: bool) -> None:
+        """Launch twice, and once more if the outputs lie in memory that the launcher keeps."""
         given = (self._call.args, self._call.kwargs)
         with placed_anew(given) as placed:
             arguments = _apart(placed, given)
@@ -146,27 +138,50 @@ class TimedOutputs:
                 return
             launch = self._call.on(arguments)
             outputs = self._outputs(launch(), arguments)
-            if self._changes(arguments, given):
-                self.skipped = CHANGES_INPUTS
-                return
-            if not outputs:
-                return
-            if sum(tensor.nbytes for tensor in outputs.values()) > room_bytes(outputs.values()):
-                self.skipped = NO_MEMORY
+            self.skipped = self._why_skipped(outputs, arguments, given)
+            if self.skipped:
                 return
             self._first = {name: tensor.detach().clone() for name, tensor in outputs.items()}
-            _poison(outputs)
-            del outputs
-            self.skipped = ""
-            again = self._outputs(launch(), arguments)
+            again = self._outputs(
+                launch(), arguments
+            )  # while the first outputs are alive: no fresh one is there
             self._require_same_form(again)
-            self._require_written(again, "a second launch")
+            kept = {name: tensor for name, tensor in again.items() if _share_memory(tensor, outputs[name])}
+            own = kept.keys() - self._written_tensors(arguments)
             is_same = _same(self._first, again)
-            if not is_same and differ(numbers_of(self._first), numbers_of(again)):
+            if own and not (is_same and _tensors_of(arguments)):
+                self.skipped = KEEPS_STATE
+            elif not is_same and differ(numbers_of(self._first), numbers_of(again)):
                 self.skipped = VARIES
+            elif kept:
+                _poison(kept)
+                again = self._outputs(launch(), arguments)
+                self._require_same_form(again)
+                self._require_written(again, "a later launch")
+                is_same = is_same and _same(self._first, again)
             self._is_exact = is_same and deterministic
             if self._changes(arguments, given):
                 self.skipped = CHANGES_INPUTS
+
+    def _why_skipped(
+        self, outputs: Mapping[str, torch.Tensor], arguments: Arguments, given: Arguments
+    ) -> str:
+        if self._changes(arguments, given):
+            return CHANGES_INPUTS
+        if not outputs:
+            return NO_OUTPUTS
+        needed = 2 * sum(tensor.nbytes for tensor in outputs.values())
+        return NO_MEMORY if needed > room_bytes(outputs.values()) else ""
+
+    def _written_tensors(self, arguments: Arguments) -> set[str]:
+        from pytest_cutile.tensors.trees import named_tensors
+
+        named = self._by_name(arguments)
+        return {
+            name
+            for argument in self._written & named.keys()
+            for name, _ in named_tensors(named[argument], argument)
+        }
 
     def _changes(self, arguments: Arguments, given: Arguments) -> bool:
         """Say whether launches have changed arguments that they do not overwrite."""
@@ -216,6 +231,8 @@ class TimedOutputs:
         Raises:
             MeasurementFailed: a launch has written none of the outputs.
         """
+        import torch
+
         from pytest_cutile.tensors.dtypes import bits_of
         from pytest_cutile.tensors.poison import poisoned
 
@@ -224,8 +241,9 @@ class TimedOutputs:
             for name, tensor in outputs.items()
             if bool(poisoned(tensor).all()) and not bool(poisoned(self._first[name]).all())
         ]
-        for name in left:
-            bits_of(outputs[name]).copy_(bits_of(self._first[name]))
+        with torch.inference_mode():
+            for name in left:
+                bits_of(outputs[name]).copy_(bits_of(self._first[name]))
         if left and len(left) == len(outputs):
             elements = sum(tensor.numel() for tensor in outputs.values())
             raise self._failure(
@@ -274,11 +292,24 @@ def _apart(placed: Arguments, given: Arguments) -> Arguments | None:
     return copies
 
 
+def _tensors_of(arguments: Arguments) -> list[torch.Tensor]:
+    from pytest_cutile.tensors.trees import tensors_in
+
+    return tensors_in(arguments)
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
 def _poison(outputs: Mapping[str, torch.Tensor]) -> None:
+    import torch
+
     from pytest_cutile.tensors.poison import poison
 
-    for tensor in outputs.values():
-        poison(tensor.detach())
+    with torch.inference_mode():  # of tensors that were made in it, too
+        for tensor in outputs.values():
+            poison(tensor.detach())
 
 
 def _forms(outputs: Mapping[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
