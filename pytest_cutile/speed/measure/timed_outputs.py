@@ -79,7 +79,9 @@ class TimedOutputs:
         self._key = key
         self._call = call
         names = [*self._by_name((call.args, call.kwargs))]
-        self._written = {names[name] if name in range(len(names)) else f"{name}" for name in call.writes}
+        self._written = {
+            names[name] if isinstance(name, int) and name < len(names) else f"{name}" for name in call.writes
+        }
         self._last = LastOutputs()
         self._first: dict[str, torch.Tensor] = {}
         """Copies of what a first launch has left."""
