@@ -70,13 +70,9 @@ def with_tensors(
     has_tensors = bool(tensors_in(arguments))
 
     def convert(value: Any) -> Any:
-        is_other = is_array(value) and not (has_tensors and _is_numpys(value))
+        is_other = is_array(value, beside_tensors=has_tensors)
         makers.append(maker_of(value) if is_other else None)
         return as_tensor(value) if is_other else value
 
     positional, named = map_leaves(convert, arguments)
     return TakesTensors(fn, tuple(makers) if any(makers) else ()), positional, named
-
-
-def _is_numpys(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == "numpy"

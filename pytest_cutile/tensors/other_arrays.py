@@ -15,7 +15,7 @@ import torch
 import torch.utils.dlpack
 
 from pytest_cutile.compiler.trace.launches import pretended_tensors
-from pytest_cutile.tensors.trees import map_leaves
+from pytest_cutile.tensors.trees import tensors_in
 
 ArrayMaker = Callable[[torch.Tensor], Any]
 """Makes an array of a library on the memory of a tensor."""
@@ -23,15 +23,17 @@ _ON_HOST = 1
 """What DLPack calls a CPU's memory (`kDLCPU`)."""
 
 
-def is_array(value: object) -> bool:
+def is_array(value: object, *, beside_tensors: bool = False) -> bool:
     """Say whether a value is an array of another library in the GPU's memory.
 
-    Where a GPU is pretended, its memory is the host's. On a real one, an array in the host's memory is no
-    array that a kernel can be given.
+    An array in the host's memory is none. Where a GPU is pretended, its memory is the host's: NumPy's arrays
+    stand in for those of a GPU, but not `beside_tensors`, where they are the host's as well.
     """
     if isinstance(value, (torch.Tensor, type)) or not _exports(value):
         return False
-    return pretended_tensors() is not None or not _is_on_host(value)
+    if pretended_tensors() is None:
+        return not _is_on_host(value)
+    return not beside_tensors or type(value).__module__.partition(".")[0] != "numpy"
 
 
 def _exports(value: object) -> bool:
@@ -62,9 +64,16 @@ def as_tensor(array: Any) -> torch.Tensor:
     return tensor
 
 
-def as_tensors(value: Any) -> Any:
-    """Return a value with a tensor for each array in its tuples, lists and dicts."""
-    return map_leaves(lambda leaf: as_tensor(leaf) if is_array(leaf) else leaf, value)
+def as_launched(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a launch with a tensor for each array."""
+    beside_tensors = bool(tensors_in(arguments))
+
+    def convert(value: Any) -> Any:
+        if type(value) in {tuple, list}:
+            return type(value)(map(convert, value))
+        return as_tensor(value) if is_array(value, beside_tensors=beside_tensors) else value
+
+    return tuple(map(convert, arguments))
 
 
 def maker_of(array: Any) -> ArrayMaker:

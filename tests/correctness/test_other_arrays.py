@@ -206,4 +206,5 @@ def test_without_a_pretended_gpu_numpys_arrays_are_no_arrays(monkeypatch):
     assert not other_arrays.is_array([1.0])
     with pretend_gpu("sm_90", "cpu"):
         assert other_arrays.is_array(np.ones(3))
+        assert not other_arrays.is_array(np.ones(3), beside_tensors=True)
         assert other_arrays.as_tensor(np.ones(3)).is_cuda

@@ -201,6 +201,14 @@ def test_a_launcher_of_another_librarys_arrays_is_interpreted_and_compiled(no_gp
     result.stdout.fnmatch_lines(["*add differs from its reference*", "*worst element [[]*"])
 
 
+def test_numpys_array_among_tensors_of_a_launch_is_refused(no_gpu):
+    """As a GPU refuses it."""
+    no_gpu.kernel(ADD.replace("(a, b, c, 128)", "(a, b.cpu().numpy(), c, 128)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*a launch takes tensors, *; got numpy.ndarray*"])
+
+
 @pytest.fixture
 def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""

@@ -81,9 +81,9 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
-        from pytest_cutile.tensors.other_arrays import as_tensors
+        from pytest_cutile.tensors.other_arrays import as_launched
 
-        kernel_args = as_tensors(kernel_args)
+        kernel_args = as_launched(kernel_args)
         launch = Launch(
             kernel=kernel,
             grid=sizes,
