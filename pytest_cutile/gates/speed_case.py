@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
@@ -72,7 +72,7 @@ class _DeclaredCase(SpeedCase):
 
         compilations = self.session.compilations
         try:
-            jobs = [compilation.job for compilation in compilations.of(self._compiled)]
+            jobs = [compilation.launch.job for compilation in compilations.of(self._compiled)]
         except Exception:  # noqa: BLE001 - the gate compile reports it
             return False
         return not (compilations.torch_bytes(self._compiled) or any(map(communicates, jobs)))
