@@ -243,6 +243,9 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """What they allow where right values are known exactly."""
     outputs: str = ""
     """Dtypes of what the kernel returned: "(float16, int32)"."""
+    from_launches: float | None = None
+    """Interpreted: share of the outputs' elements that cuTile launches wrote, or that torch computed from
+    such, in those that either computed."""
     narrowed: tuple[str, ...] = ()
     """Outputs with fewer significant bits than every floating input, in words."""
     uncompared: tuple[str, ...] = ()
@@ -394,6 +397,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Share of the chip's limit in that unit; of tokens/s, that of the operations or bytes behind them."""
     measured: Measured | None = None
     """The samples behind these figures."""
+    outputs_uncompared: str = ""
+    """Why the outputs of timed launches were not compared with those of a first launch; empty: they were."""
     code_changes: tuple[str, ...] = ()
     """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
 

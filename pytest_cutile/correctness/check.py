@@ -46,6 +46,7 @@ from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import TooCostly, run_mutants
 from pytest_cutile.correctness.on_cpu import OnCpu, on_cpu, to_cpu
+from pytest_cutile.correctness.other_arrays import with_tensors
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
@@ -117,6 +118,7 @@ def run_check(
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    fn, args, kwargs = with_tensors(fn, args, kwargs)
     gradients = None
     if options.grad:
         gradients = with_gradients(

@@ -49,6 +49,11 @@ class CheckReport:
     compared with nothing."""
     deterministic: bool | None = None
     """Whether a second run returned the same bits; None: there was none."""
+    from_launches: float | None = None
+    """Share of the outputs' elements that a cuTile launch wrote, or that torch computed from such, in those
+    that either computed; None: unknown, as on a GPU."""
+    other_work: str = ""
+    """That PyTorch computed the result and the launches contribute nothing to it, in words; or empty."""
     parts: int = 1
     """In how many parts outputs were compared and the reference ran; see `independent`."""
     layouts: Mapping[str, str] = field(default_factory=dict)

@@ -28,6 +28,9 @@ from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.tensors.seeded import MakeTensor, seed_from
 from pytest_cutile.verdicts import Reason, Verdict
 
+MOSTLY = 0.5
+"""Share of the outputs' elements below which those that come from launches are worth a remark."""
+
 
 class CorrectGate(Gate):
     """Checks every case with normal inputs, and small ones with some that reveal more."""
@@ -73,7 +76,7 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
             every = session.settings.every_input and task.inputs == NORMAL
             return check_on_gpu(lambda: check_with(ON_GPU), task.arch, every=every)
         try:
-            return Interpreting(session, task.arch).interpret(
+            report = Interpreting(session, task.arch).interpret(
                 check_with, spec.work_of(task.case), each_configuration=task.inputs == NORMAL
             )
         except CompileError as error:
@@ -81,6 +84,8 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
             if isinstance(error, CompilerFault):
                 raise error.with_fact("interpreted, its results are right") from None
             raise
+        # Special inputs may be such that a kernel has nothing to do.
+        return refuse_other_work(report) if task.inputs == NORMAL else report
 
     subject = CorrectResult(
         key=task.key,
@@ -105,6 +110,17 @@ def make_inputs(
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
     make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
     return task.spec.make_inputs(make, task.case, task.inputs)
+
+
+def refuse_other_work(report: CheckReport) -> CheckReport:
+    """Return the report of a check that passed.
+
+    Raises:
+        KernelMismatch: PyTorch computed the outputs, and the launches contribute nothing to them.
+    """
+    if report.other_work:
+        raise KernelMismatch(report.other_work, reason=Reason.OTHER_WORK)
+    return report
 
 
 def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) -> None:
@@ -159,6 +175,7 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
         tolerance="" if report.tolerance is None else "rtol={:g}, atol={:g}".format(*report.tolerance),
         looser=report.looser,
         allowed=report.allowed,
+        from_launches=report.from_launches,
         outputs=re.sub(r" \[[^]]*\]", "", report.outputs),
         narrowed=report.narrowed,
         uncompared=report.uncompared,
@@ -217,6 +234,8 @@ def _remarks(report: CheckReport) -> Iterator[str]:
     if report.tolerance is not None or not report.reference_runs:
         yield report.bound
     yield from report.overflowed
+    if report.from_launches is not None and report.from_launches < MOSTLY:
+        yield f"PyTorch computed {1 - report.from_launches:.1%} of the outputs' elements"
     for name in report.uncompared:
         yield f"{name} may change, and was compared with nothing"
     for name in report.unguarded:

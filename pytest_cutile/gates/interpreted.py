@@ -31,6 +31,7 @@ from pytest_cutile.gates.explained import (
 )
 from pytest_cutile.gates.known_faults import CompiledLaunch, find_known_faults
 from pytest_cutile.gates.tuned import MOST, EachConfiguration
+from pytest_cutile.interpreter.contribution import Contribution
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -234,7 +235,7 @@ class Interpreting:
         """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
         launching = _LaunchesOfCheck(self._run, self._launch, self._session.launched_again)
         try:
-            return check_with(launching)
+            return launching.with_contribution(check_with(launching))
         except KernelMismatch as mismatch:
             raise self._with_causes(mismatch, prefix, launching, check_with) from None
         except CompilerMissing as error:
@@ -348,6 +349,16 @@ class _LaunchesOfCheck(Launching):
         self.leaves_other_memory = False
         self._written: dict[int, int] = {}
         """Digests of what the last call left in memory, by storage."""
+        self._contributions: list[tuple[Contribution, str]] = []
+        """What the launches of each call have contributed, where that is known, and the launcher's name."""
+
+    def with_contribution(self, report: CheckReport) -> CheckReport:
+        """Return a report that says what launches contributed, in the call in which that was most."""
+        if not self._contributions:
+            return report
+        most, launcher = max(self._contributions, key=lambda pair: pair[0].largest_share)
+        other_work = most.message(launcher) if most.is_nothing else ""
+        return replace(report, from_launches=most.share, other_work=other_work)
 
     @property
     def reversed(self) -> bool:
@@ -374,12 +385,17 @@ class _LaunchesOfCheck(Launching):
         before = len(self._run.launches)
         number = len(self._calls)
         try:
-            with self._run.reversed() if self.reversed and number == _REVERSED else nullcontext():
+            with (
+                self._run.reversed() if self.reversed and number == _REVERSED else nullcontext(),
+                self._run.following((args, kwargs)) as origins,
+            ):
                 outputs = self._launch(fn, args, kwargs)
         except Exception:
             self.failed = self.failed or number
             raise
         self._calls[-1] = outputs, args, kwargs
+        if (contribution := origins.contribution(outputs)) is not None:
+            self._contributions.append((contribution, function_name(fn)))
         launched = self._run.launches[before:]
         written = {storage: digest for launch in launched for storage, digest in launch.written.items()}
         self.leaves_other_memory = any(

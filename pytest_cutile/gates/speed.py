@@ -224,7 +224,14 @@ def measure_case(
             if computes_otherwise(call, baseline):
                 raise BaselineLaunchFailed(_OTHER_RESULT)
         measurement = measure(
-            session.gpu.timer, case.key, case.work, call, baseline=baseline, sustained=sustained
+            session.gpu.timer,
+            case.key,
+            case.work,
+            call,
+            baseline=baseline,
+            sustained=sustained,
+            # A process that measures for another one has traced nothing.
+            deterministic=session.requested is None and case.is_deterministic(),
         )
         _release_memory()
     if baseline is not None and launched.shared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
@@ -21,7 +21,7 @@ from pytest_cutile.gates.declared import (
     recorded_at,
 )
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec, Work
+from pytest_cutile.spec import Case, KernelSpec, ModelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.static.comparison import compare
@@ -58,7 +58,24 @@ class _DeclaredCase(SpeedCase):
     def call(self) -> Call:
         spec, case = self.task.spec, self.task.case
         inputs = make_inputs(self.session, self.task, seed=timed_seed(spec, case), signed_rows=False)
-        return call_of(spec.launch, inputs)
+        call = call_of(spec.launch, inputs)
+        if isinstance(spec, ModelSpec):  # which keeps what it has read
+            return replace(call, is_stateful=True)
+        options = spec.check_options(case)
+        return replace(call, writes=tuple(options.writes), is_stateful=bool(options.mutates))
+
+    def is_deterministic(self) -> bool:
+        """Blocks that do not communicate leave the same bits each time; of torch operations nobody knows."""
+        if not is_compiled(self.task):
+            return False
+        from pytest_cutile.interpreter.launch import communicates
+
+        compilations = self.session.compilations
+        try:
+            jobs = [compilation.launch.job for compilation in compilations.of(self._compiled)]
+        except Exception:  # noqa: BLE001 - the gate compile reports it
+            return False
+        return not (compilations.torch_bytes(self._compiled) or any(map(communicates, jobs)))
 
     def check(self) -> None:
         check_task(self.session, self.task, self.nodeid, sampled=self.sampled)

@@ -13,11 +13,13 @@ from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import supported_architecture
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
+from pytest_cutile.compiler.trace.tensors import PretendedTensors
 from pytest_cutile.compiler.trace.tuning import Tuning
-from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
+from pytest_cutile.interpreter.faults import KernelFault, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.launch import communicates, run_launch
 from pytest_cutile.interpreter.nonfinite_origin import NonfiniteFinder
 from pytest_cutile.interpreter.options import Options
+from pytest_cutile.interpreter.origins import Origins
 from pytest_cutile.interpreter.provenance import Trace
 from pytest_cutile.interpreter.recording import Recording
 from pytest_cutile.interpreter.shadow import poison, shadow_of
@@ -55,7 +57,8 @@ def interpret(
     run = Run(arch, options, on_export=on_export)
     with pretend_gpu(
         run.arch, "cpu", run=run.launch, fresh=run.poison, takes_cpu=takes_cpu, tuning=tuning
-    ):
+    ) as recorder:
+        run.tensors = recorder.tensors
         yield run
 
 
@@ -92,7 +95,10 @@ class Run:
         self.faults: list[KernelFault] = []
         """Faults that launches raised, also those that somebody caught."""
         self.recording = Recording(self.options)
+        self.tensors: PretendedTensors | None = None
+        """What makes tensors be on the GPU, while one is pretended."""
         self._on_export = on_export
+        self._origins: Origins | None = None
 
     def poison(self, tensor: torch.Tensor) -> None:
         """Fill a tensor that is made uninitialized, and remember that it is."""
@@ -120,9 +126,13 @@ class Run:
                     communicates=communicates(job),
                 )
                 self.launches.append(launched)
-                launched.written.update(run_launch(job, launch, arguments, self.options, self.recording))
+                launched.written.update(
+                    run_launch(job, launch, arguments, self.options, self.recording, self._origins)
+                )
         except KernelFault as fault:
             self.faults.append(fault)
+            if self._origins is not None and isinstance(fault, NotInterpreted):
+                self._origins.lose()  # a launcher that catches it goes another way than on a GPU
             # The interpreter's frames say nothing about the kernel.
             raise fault.with_traceback(None)  # noqa: B904 - it keeps its own cause
 
@@ -164,6 +174,21 @@ class Run:
             yield
         finally:
             self.options = before
+
+    @contextmanager
+    def following(self, arguments: Any) -> Iterator[Origins]:
+        """Follow who makes what in one call of a launcher with these arguments."""
+        origins = Origins(arguments)
+        if self.tensors is None:
+            origins.lose()
+            yield origins
+            return
+        before = self._origins, self.tensors.observer
+        self._origins, self.tensors.observer = origins, origins.torch_did
+        try:
+            yield origins
+        finally:
+            self._origins, self.tensors.observer = before
 
     def forget(self) -> None:
         """Begin a new recording: what was recorded so far is dropped."""

@@ -20,14 +20,22 @@ from pytest_cutile.interpreter.ir import EntryPoint, Module, Op
 from pytest_cutile.interpreter.machine import Machine, batch_size, is_ordered, waits_for_others
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.options import Options
+from pytest_cutile.interpreter.origins import Origins
 from pytest_cutile.interpreter.recording import Recording
 from pytest_cutile.interpreter.turns import MOST_BLOCKS, take_turns
 
 
 def run_launch(
-    job: CompileJob, launch: Launch, arguments: Sequence[Any], options: Options, recording: Recording
+    job: CompileJob,
+    launch: Launch,
+    arguments: Sequence[Any],
+    options: Options,
+    recording: Recording,
+    origins: Origins | None = None,
 ) -> dict[int, int]:
     """Run an exported kernel on `arguments`, whose tensors are in the CPU's memory.
+
+    `origins` is told what the kernel writes.
 
     Returns:
         A digest of each storage that it wrote, by the identity of the storage.
@@ -49,6 +57,8 @@ def run_launch(
     if not machine.observers and memory.observer is None:
         machine.last_uses = program.last_uses  # a recorder may look back at any value
     machine.make_constants(program.constants)
+    if origins is not None:
+        origins.begin_launch(job.kernel, arguments)
     try:
         run = partial(machine.run, program.entry, parameters)
         batches = _batches(machine, program, options)
@@ -57,6 +67,8 @@ def run_launch(
         else:
             for blocks in batches:
                 run(blocks)
+        if origins is not None:
+            origins.end_launch(memory)
         return memory.written()
     finally:
         memory.end_launch()

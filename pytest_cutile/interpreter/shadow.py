@@ -140,6 +140,14 @@ class Shadow:
         )
         return (units == UNWRITTEN).any(dim=-1)
 
+    def written_bytes(self) -> torch.Tensor | None:
+        """Return which bytes of the storage this launch has written; None: none, or that is not tracked."""
+        written = self.writers >= 0 if self.was_written else None
+        if self.was_updated:
+            updated = self.record("updaters") >= 0
+            written = updated if written is None else written | updated
+        return None if written is None else written.repeat_interleave(self.unit)
+
     def end_launch(self) -> None:
         """Count what was written as written before the next launch."""
         if self.was_written:

@@ -13,7 +13,7 @@ from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names, positional_names
-from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.correct import gate_correct, refuse_other_work
 from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
@@ -114,7 +114,7 @@ class CheckKernel:
                 return check_on_gpu(
                     lambda: check_with(ON_GPU), self.arch, every=self.session.settings.every_input
                 )
-            report = interpreting.interpret(check_with, each_configuration=True)
+            report = refuse_other_work(interpreting.interpret(check_with, each_configuration=True))
             interpreting.refuse_known_faults(case)  # of a declared case, the gate static does so
             return report
 

@@ -46,6 +46,10 @@ class SpeedCase:
     def check(self) -> None:
         """Compare the result with the reference, before timing and once in a run; a test does so itself."""
 
+    def is_deterministic(self) -> bool:
+        """Say whether launches are known to leave the same bits each time."""
+        return False
+
     def launcher_at(self, revision: str) -> Launcher | None:
         """Return the launcher as of a git revision; None if that lacks it."""
 
@@ -111,6 +115,7 @@ class SpeedOutcome:
                 "change": judgement.change,
                 "measured": _measured(measurement),
                 "tuning": measurement.tuning,
+                "outputs_uncompared": measurement.outputs_uncompared,
             }
         return speed_result(
             case,

@@ -1,6 +1,7 @@
 """The gate `correct` with no GPU: kernels are interpreted on the CPU, and compiled by the real compiler."""
 
 import contextlib
+import json
 import sys
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -102,6 +103,110 @@ def test_an_element_that_nobody_wrote_is_seen(no_gpu):
     result.stdout.fnmatch_lines(
         ["*add: nothing has written 104 of 1000 elements of output, [[]896[]] first*"]
     )
+
+
+LAUNCH = ADD[ADD.index("    c = torch.empty_like") : ADD.index("SPEC")]
+BY_TORCH = """    c = a + b
+    ct.launch(torch.cuda.current_stream(), (1,), keep_kernel, (c, 128))
+    return c
+
+
+@ct.kernel
+def keep_kernel(C, TILE: ct.Constant[int]):
+    ct.store(C, (0,), ct.load(C, (0,), (TILE,)))
+
+
+"""
+"""The sum is torch's, and a kernel stores some of it where it was."""
+
+
+def test_what_torch_has_computed_is_no_kernels_work(no_gpu):
+    no_gpu.kernel(ADD.replace(LAUNCH, BY_TORCH), name="add")
+    no_gpu.pytester.makepyfile(test_mine=MINE.partition("def test_plain")[0])
+    result = no_gpu.run("mykernels", "test_mine.py", "-k", "correct or checked", gates="")
+    assert result.parseoutcomes()["failed"] == 2
+    result.stdout.fnmatch_lines(
+        [
+            "*add: PyTorch computed the result, and the cuTile launches contribute nothing to it*",
+            "  1,000 of 1,000 elements of the outputs are what torch's add computed",
+            "  0 of 1,000 elements of the outputs come from launches of keep_kernel: *",
+            "add *n1000 *other-work",
+        ]
+    )
+
+
+def test_a_result_says_how_much_of_it_launches_made(no_gpu):
+    no_gpu.kernel(
+        ADD.replace("    return c\n", "    c[:900] = a[:900] + b[:900]\n    return c\n"), name="add"
+    )
+    result = no_gpu.run("--kernel-json", "out.json", gates="cutile_correct")
+    result.assert_outcomes(passed=1)
+    [case] = json.loads((no_gpu.path / "out.json").read_text())["cases"]
+    [found] = case["results"]
+    assert found["from_launches"] == 0.1
+    assert found["detail"] == "PyTorch computed 90.0% of the outputs' elements"
+
+
+def test_special_inputs_accuse_nobody(no_gpu):
+    """Of zeros, a kernel may have nothing to do."""
+    text = ADD.replace(LAUNCH, BY_TORCH.replace("(1,), keep", "(8,), keep"))
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run("--every-input", gates="cutile_correct")
+    assert result.parseoutcomes()["failed"] == 1
+
+
+OTHER_ARRAYS = """
+import cuda.tile as ct
+import numpy as xp  # where there is no CuPy
+import torch
+
+import pytest_cutile
+
+
+@ct.kernel
+def add_kernel(A, B, C, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(C, (i,), ct.load(A, (i,), (TILE,)) + ct.load(B, (i,), (TILE,)))
+
+
+def add(a, b):
+    assert type(a) is xp.ndarray
+    c = xp.empty_like(a)
+    ct.launch(torch.cuda.current_stream(), (ct.cdiv(a.size, 128),), add_kernel, (a, b, c, 128))
+    return c
+
+
+def inputs(make_tensor, n):
+    return tuple(xp.from_dlpack(make_tensor((n,), "float32")) for _ in "ab")
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="add",
+    launch=add,
+    reference=lambda a, b: a + b,
+    inputs=inputs,
+    cases=[pytest_cutile.Case(name="n1000", params={"n": 1000}, speed=False)],
+)
+"""
+
+
+def test_a_launcher_of_another_librarys_arrays_is_interpreted_and_compiled(no_gpu):
+    no_gpu.kernel(OTHER_ARRAYS, name="add")
+    result = no_gpu.run("--every-input", gates="")
+    assert "failed" not in result.parseoutcomes()
+    assert result.parseoutcomes()["passed"] > 5
+    no_gpu.edit("+ ct.load(B", "- ct.load(B", name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["*add differs from its reference*", "*worst element [[]*"])
+
+
+def test_numpys_array_among_tensors_of_a_launch_is_refused(no_gpu):
+    """As a GPU refuses it."""
+    no_gpu.kernel(ADD.replace("(a, b, c, 128)", "(a, b.cpu().numpy(), c, 128)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*a launch takes tensors, *; got numpy.ndarray*"])
 
 
 @pytest.fixture

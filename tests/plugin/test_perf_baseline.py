@@ -269,3 +269,32 @@ def test_what_is_seen_at_one_place_counts(project):
     result.stdout.fnmatch_lines(
         ["inconclusive: scale[[]n8[]] looks slower, but the GPU was disturbed: 1 other *"]
     )
+
+
+KEPT = """
+KEPT = {}
+
+
+def scale(x):
+    key = str(x.tolist())
+    KEPT.setdefault(key, [0, None])
+    KEPT[key][0] += 1
+    if KEPT[key][0] < 3:
+        KEPT[key][1] = x * 2
+    return KEPT[key][1]
+"""
+"""Computes a few times for each input, and returns what it has kept from then on."""
+
+
+def test_timed_launches_that_compute_nothing_fail(project):
+    project.record(40.0)
+    project.edit("\ndef scale(x):\n    return x * 2\n", KEPT)
+    result = project.run("--perf-all", gates="cutile_speed")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*scale[[]n8[]]: the timed launches wrote none of 8 elements of output, *",
+            "*What was timed is not the work that was checked: *",
+            "scale *other-result*",
+        ]
+    )

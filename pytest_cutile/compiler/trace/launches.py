@@ -80,6 +80,7 @@ class Recorder:
         from pytest_cutile.compiler.trace.refusals import check_stream
 
         check_stream(stream)
+        kernel_args = _as_launched(kernel_args)
         launch = self._checked(grid, kernel, kernel_args, dependent=bool(programmatic_dependent_launch))
         self.launches.append(launch)
         if self.run is not None:
@@ -88,7 +89,7 @@ class Recorder:
     def try_candidate(self, text: str, grid: Any, kernel: Any, args_fn: Callable[[], Any], /) -> Launch:
         """Return the launch of a configuration that a tuner tries; raise what `launch` would raise of it."""
         with self.operations.paused():
-            return replace(self._checked(grid, kernel, args_fn()), candidate=text)
+            return replace(self._checked(grid, kernel, _as_launched(args_fn())), candidate=text)
 
     def _checked(self, grid: Any, kernel: Any, kernel_args: Any, *, dependent: bool = False) -> Launch:
         from pytest_cutile.compiler.trace.refusals import check_on_gpu
@@ -151,6 +152,11 @@ def pretended_backing() -> Backing | None:
     For code that makes inputs: on "meta" it need not draw random values.
     """
     return _active[-1].tensors.backing if _active else None
+
+
+def pretended_tensors() -> PretendedTensors | None:
+    """Return what makes tensors be on the GPU that is pretended now; None: there is none."""
+    return _active[-1].tensors if _active else None
 
 
 @contextmanager
@@ -272,6 +278,13 @@ def record(
     with pretend_gpu(arch, "cpu", takes_cpu=takes_cpu, tuning=tuning()) as recorder:
         make_and_launch()
     return recorder.settled()
+
+
+def _as_launched(kernel_args: Any) -> Any:
+    """Return arguments with tensors for the arrays that are not torch's; what is no tuple is refused later."""
+    from pytest_cutile.tensors.other_arrays import as_launched
+
+    return as_launched(kernel_args) if isinstance(kernel_args, tuple) else kernel_args
 
 
 def _without_data(value: Any) -> Any:

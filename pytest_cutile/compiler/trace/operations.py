@@ -44,9 +44,9 @@ class TorchOperations:
             self.texts.append(f"{name}{_as_text(arguments)} -> {_as_text(tuple(made))}")
             if func in UNINITIALIZED:
                 return
-            there = {*map(_place, taken)}
+            there = {*map(place_of, taken)}
             in_place = name.endswith("_") and not name.endswith("__")
-            written = [tensor for tensor in made if in_place or _place(tensor) not in there]
+            written = [tensor for tensor in made if in_place or place_of(tensor) not in there]
             if written:  # else it is a view
                 self.moved_bytes += sum(
                     tensor.numel() * tensor.element_size() for tensor in [*taken, *written]
@@ -80,7 +80,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage() if tensor.layout == torch.strided else None
 
 
-def _place(tensor: torch.Tensor) -> int:
+def place_of(tensor: torch.Tensor) -> int:
     """Return where the memory of a tensor is: its views have the same one."""
     storage = storage_of(tensor)
     return id(tensor) if storage is None else storage._cdata  # noqa: SLF001

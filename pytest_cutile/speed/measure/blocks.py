@@ -13,6 +13,7 @@ from pytest_cutile.reports.text import render_text
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
+from pytest_cutile.speed.measure.timed_outputs import TimedOutputs
 from pytest_cutile.speed.measure.timing import (
     Block,
     Measurement,
@@ -43,20 +44,23 @@ def measure(
     *,
     baseline: Callable[..., object] | None = None,
     sustained: bool = True,
+    deterministic: bool = False,
 ) -> Measurement:
     """Time `call` in bursts and, where that can differ, sustained. The caller holds the GPU's lock.
 
-    A `baseline` launcher is interleaved with it, on the same arguments.
+    A `baseline` launcher is interleaved with it, on the same arguments. Where `call` is known to be
+    deterministic, timed launches have to leave the very bits of a first one.
     """
     platform = find_platform(timer.device.name)
     launchers = [call] if baseline is None else [call, replace(call, function=baseline)]
     problems: dict[str, None] = {}
     try:
+        outputs = TimedOutputs(key, call, deterministic=deterministic)
         name, workload_us = _time_reference_workload(timer, bound_of(work, platform))
-        burst = _measure_bursts(timer, launchers, problems)
+        burst = _measure_bursts(timer, launchers, outputs, problems)
         clock_mhz = timer.sm_clock_mhz()
         steady = (
-            _measure_sustained(timer, launchers, problems, always=not burst)
+            _measure_sustained(timer, launchers, outputs, problems, always=not burst)
             if sustained or not burst
             else None
         )
@@ -74,43 +78,58 @@ def measure(
         reference_workload=name,
         workload_us=workload_us,
         tick_us=timer.tick_us,
+        outputs_uncompared=outputs.skipped,
     )
     validate(key, measurement, is_paired=baseline is not None)
     return measurement
 
 
-def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, None]) -> tuple[Block, ...]:
+def _measure_bursts(
+    timer: Timer, launchers: list[Call], outputs: TimedOutputs, problems: dict[str, None]
+) -> tuple[Block, ...]:
     """Time bursts at several placements; return no block where the launches are too long for a burst."""
     blocks: list[Block] = []
     seconds = 0.0
-    while len(blocks) < (PLACEMENTS if seconds < GPU_SECONDS else LEAST_PLACEMENTS) or len(blocks) % 2:
+    is_enough = False
+    while not is_enough:
         call = launchers[0]
         with placed_anew((call.args, call.kwargs)) as arguments:
+            launches = outputs.timed(launchers, arguments)
             try:
-                times = timer.time_block([launcher.on(arguments) for launcher in launchers])
+                times = timer.time_block(launches)
             except TooLong:
                 return ()  # a launch near the limit may be over it at one placement alone
-        if len(times) != len(launchers):
-            raise TimingError(f"the timer returned times of {len(times)} launches, not of {len(launchers)}")
-        current, *baseline = (tuple(map(float, samples)) for samples in times)
-        block = Block(current_us=current, baseline_us=baseline[0] if baseline else ())
-        blocks.append(block)
-        # What disturbs one placement may be gone at the next.
-        problems.update(dict.fromkeys(timer.problems()))
-        seconds += (sum(block.current_us) + sum(block.baseline_us)) * 1e-6 / KEPT
+            if len(times) != len(launchers):
+                raise TimingError(
+                    f"the timer returned times of {len(times)} launches, not of {len(launchers)}"
+                )
+            current, *baseline = (tuple(map(float, samples)) for samples in times)
+            block = Block(current_us=current, baseline_us=baseline[0] if baseline else ())
+            blocks.append(block)
+            # What disturbs one placement may be gone at the next.
+            problems.update(dict.fromkeys(timer.problems()))
+            seconds += (sum(block.current_us) + sum(block.baseline_us)) * 1e-6 / KEPT
+            least = PLACEMENTS if seconds < GPU_SECONDS else LEAST_PLACEMENTS
+            is_enough = len(blocks) >= least and len(blocks) % 2 == 0
+            if is_enough:
+                outputs.compare()
+            outputs.forget()
+            del launches  # with the graph of the burst, before the next placement
     return tuple(blocks)
 
 
 def _measure_sustained(
-    timer: Timer, launchers: list[Call], problems: dict[str, None], *, always: bool
+    timer: Timer, launchers: list[Call], outputs: TimedOutputs, problems: dict[str, None], *, always: bool
 ) -> Sustained | Skipped:
     call = launchers[0]
     with placed_in_rotation((call.args, call.kwargs)) as copies:
-        launches = [[launcher.on(arguments) for arguments in copies] for launcher in launchers]
-        steady = timer.time_sustained(launches, always=always)
-    if always and isinstance(steady, Skipped):
-        raise TimingError(f"it is too long for a burst, and nothing else was measured: {steady.reason}")
-    problems.update(dict.fromkeys(timer.problems()))
+        by_copy = [outputs.timed(launchers, arguments) for arguments in copies]
+        steady = timer.time_sustained([*zip(*by_copy, strict=True)], always=always)
+        if always and isinstance(steady, Skipped):
+            raise TimingError(f"it is too long for a burst, and nothing else was measured: {steady.reason}")
+        problems.update(dict.fromkeys(timer.problems()))
+        if always:  # else a burst was compared
+            outputs.compare()
     return steady
 
 

@@ -26,6 +26,10 @@ class Call:
     function: Callable[..., object]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    writes: tuple[str | int, ...] = ()
+    """Arguments that each launch overwrites without reading them, by name or position."""
+    is_stateful: bool = False
+    """Whether a launch changes what the next one reads."""
 
     def __call__(self) -> object:
         return self.function(*self.args, **self.kwargs)

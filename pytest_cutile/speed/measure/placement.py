@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,15 @@ def _copies(arguments: Any) -> int:
     needed: int = math.ceil(ROTATION_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size / size)
     affordable = int(torch.cuda.mem_get_info()[0] * LARGEST_SHARE / size)
     return max(1, min(needed, MOST_COPIES, affordable))
+
+
+def room_bytes(tensors: Iterable[torch.Tensor]) -> float:
+    """Return how much memory a further copy of tensors may take, where they are."""
+    if not any(tensor.is_cuda for tensor in tensors):
+        return math.inf
+    import torch
+
+    return torch.cuda.mem_get_info()[0] * LARGEST_SHARE
 
 
 def _storages(arguments: Any) -> dict[int, Any]:

@@ -28,7 +28,7 @@ def computes_otherwise(call: Call, baseline: Callable[..., object]) -> bool:
         return False
     current = _result(call)
     other = _result(replace(call, function=baseline))
-    return _differ(current, other) and not _differ(current, _result(call))
+    return differ(current, other) and not differ(current, _result(call))
 
 
 def _result(call: Call) -> list[torch.Tensor]:
@@ -38,10 +38,11 @@ def _result(call: Call) -> list[torch.Tensor]:
     """
     with placed_anew((call.args, call.kwargs)) as arguments:
         returned = call.on(arguments)()
-        return _numbers(returned) or _numbers(arguments)
+        return numbers_of(returned) or numbers_of(arguments)
 
 
-def _numbers(value: Any) -> list[torch.Tensor]:
+def numbers_of(value: Any) -> list[torch.Tensor]:
+    """Return numbers of the floating-point tensors in a result, at most `MOST_NUMBERS` of each."""
     from pytest_cutile.tensors.trees import tensors_in
 
     return [
@@ -51,7 +52,8 @@ def _numbers(value: Any) -> list[torch.Tensor]:
     ]
 
 
-def _differ(current: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+def differ(current: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Say whether more of the numbers than `OFF` are off by more than that."""
     if [len(numbers) for numbers in current] != [len(numbers) for numbers in other]:
         return True  # it computes more, or less
     return any(_share_off(*pair) > OFF for pair in zip(current, other, strict=True))

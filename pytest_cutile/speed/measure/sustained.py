@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from pytest_cutile.gpu.nvml import Load
 from pytest_cutile.speed.measure import graphs
+from pytest_cutile.speed.measure.timed_outputs import TimedLaunch
 from pytest_cutile.speed.measure.timing import Block, LaunchFunction, Skipped, Sustained
 from pytest_cutile.statistics import median
 
@@ -138,6 +139,9 @@ def _captured(copies: Sequence[LaunchFunction], count: int, pool: Any) -> Lane:
             copies[index % len(copies)]()
 
     graph = graphs.capture(record, pool=pool)
+    for launch in copies:
+        if isinstance(launch, TimedLaunch):
+            launch.repeat = graph.replay
     graph.replay()
     return Lane(replay=graph.replay, launches=count, replay_us=graphs.time_once(graph.replay), graph=graph)
 

@@ -20,6 +20,7 @@ from pytest_cutile.gpu import condition, nvml
 from pytest_cutile.quantities import format_time
 from pytest_cutile.speed.measure import graphs, sustained
 from pytest_cutile.speed.measure.reference_workload import REFERENCE_WORKLOADS
+from pytest_cutile.speed.measure.timed_outputs import TimedLaunch
 from pytest_cutile.speed.measure.timing import (
     LONGEST_BURST_US,
     Device,
@@ -136,6 +137,9 @@ class CudaGraphTimer(Timer):
         for times in self._kept_replays(graph, events, is_long=rounds == 1):
             for lane, value in _kept(order, times):
                 samples[lane].append(value)
+        for launch in launches:
+            if isinstance(launch, TimedLaunch):
+                launch.repeat = functools.partial(self._replay, graph, events)
         self._tick_us = min([self._tick_us, *_ticks(itertools.chain(*samples))])
         return samples
 
@@ -273,13 +277,14 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
 
     In ABBA order a launch follows itself as often as it follows the other one. One round alone is as good, if
     every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last
-    launch of a graph reads longer than one that another follows.
+    launch of a graph reads longer than one that another follows. The end is the current kernel, whose outputs
+    are compared when the samples are taken.
     """
     turns = [list(range(lanes)), list(range(lanes))[::-1]]
     if backward:
         turns.reverse()
     order = [lane for turn in range(rounds) for lane in turns[turn % 2]]
-    return [order[0], *order, order[0]]
+    return [order[0], *order, 0]
 
 
 def _kept(order: Sequence[int], times: Sequence[float]) -> Iterator[tuple[int, float]]:

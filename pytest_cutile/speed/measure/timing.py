@@ -276,6 +276,8 @@ class Measurement:
     """Resolution of the times in bursts."""
     tuning: str = ""
     """What a launcher that tunes chose, in words: that is what was timed."""
+    outputs_uncompared: str = ""
+    """Why the outputs of timed launches were not compared with those of a first launch; empty: they were."""
 
     def blocks(self, regime: Regime) -> tuple[Block, ...]:
         if regime is Regime.BURST:
