@@ -180,6 +180,8 @@ class Reason(StrEnum):
     """The process that ran the case ended, or its CUDA context was lost. All other cases go on."""
     HANG = "hang", Verdict.FAIL, "correct", "compile", "static", "speed"
     """A launch did not end within `cutile_launch_seconds`. Its process was ended; all other cases go on."""
+    TIMED_OUT = "timed-out", Verdict.FAIL, "correct", "compile", "static", "speed"
+    """pytest-timeout stopped the test."""
     NO_GPU = "no-gpu", Verdict.NOT_MEASURED, "correct", "speed"
     """There is no GPU, or no driver, or torch cannot use it."""
     OTHER_ARCH = "other-arch", Verdict.NOT_MEASURED, "correct", "speed"

@@ -41,6 +41,7 @@ from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
+from pytest_cutile.run_stopped import raising_exit
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
 
@@ -88,7 +89,8 @@ def check_kernel(
         TypeError: one of another type, or unknown.
     """
     chosen, kwargs = CheckOptions.split(options, parameter_names(fn))
-    return run_check(fn, args, kwargs, reference=reference, options=chosen)
+    with raising_exit():
+        return run_check(fn, args, kwargs, reference=reference, options=chosen)
 
 
 def run_check(
@@ -100,7 +102,10 @@ def run_check(
     options: CheckOptions,
     launching: Launching = ON_GPU,
 ) -> CheckReport:
-    """Check as `check_kernel` does, with the arguments of `fn` apart; `launching` calls it."""
+    """Check as `check_kernel` does, with the arguments of `fn` apart; `launching` calls it.
+
+    Raises RunStopped where `fn` or `reference` calls `pytest.exit`.
+    """
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")

@@ -17,7 +17,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.results import INTERPRETER, CorrectResult
@@ -97,7 +97,8 @@ def make_inputs(
     """Return the arguments of a task's launch, by default in the memory of the GPU, which there must be."""
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
     make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
-    return task.spec.make_inputs(make, task.case, task.inputs)
+    with user_code():
+        return task.spec.make_inputs(make, task.case, task.inputs)
 
 
 def _leave_to_gate_compile(session: Session, task: Task) -> None:
@@ -137,7 +138,7 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
     except GateSkipped as skipped:
         add(skipped.reason, detail=skipped.detail, on="")
         raise
-    except Exception as error:
+    except FAILURES as error:
         is_wrong = isinstance(error, KernelMismatch | KernelFault)
         session.checked[subject.key] = Reason.WRONG_RESULT if is_wrong else Reason.UNCHECKED
         add(**_failure(error))
@@ -169,7 +170,7 @@ def _run(session: Session, subject: CorrectResult, check: Callable[[], CheckRepo
         return check()
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def _failure(error: BaseException) -> dict[str, Any]:
     """Return the fields of a result that say how a check failed."""
     message = f"{error}".partition("\n")[0]
     match error:
@@ -189,7 +190,8 @@ def _failure(error: Exception) -> dict[str, Any]:
             return {"reason": Reason.COMPILE_ERROR, "detail": message}
         case UncheckableOutput():
             return {"reason": Reason.UNCHECKABLE, "detail": message}
-    return {"reason": Reason.RAISED, "detail": f"{type(error).__name__}: {message}"}
+    reason, detail = failure_of(error)
+    return {"reason": reason, "detail": detail}
 
 
 def _remarks(report: CheckReport) -> Iterator[str]:

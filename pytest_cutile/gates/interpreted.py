@@ -15,7 +15,12 @@ from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
-from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
+from pytest_cutile.correctness.guards.launching import (
+    Interpreted,
+    LauncherCall,
+    Launching,
+    call_launcher,
+)
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name
 from pytest_cutile.errors import NO_TORCH, GateSkipped
@@ -212,7 +217,7 @@ class Interpreting:
 
         self._refuse_large(sum(tensor.nbytes for tensor in tensors_in((args, kwargs))))
         try:
-            outputs = fn(*args, **kwargs)
+            outputs = call_launcher(fn, args, kwargs)
         finally:
             self.show_watched()
         if self._asked.block is not None:

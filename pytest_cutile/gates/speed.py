@@ -22,7 +22,7 @@ from pytest_cutile.gates.declared import compile_case, is_compiled, skip_if_wron
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_case import declared_speed_case
 from pytest_cutile.gates.speed_comparison import find_comparison
-from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Session
@@ -128,14 +128,14 @@ def _judge(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel:
 
 @contextlib.contextmanager
 def _recording_what_raises(session: Session, case: SpeedCase) -> Iterator[None]:
-    """Record that the user's own code raised, where it did."""
+    """Record that the user's own code raised, or was stopped by pytest-timeout."""
     try:
         yield
     except (GateSkipped, MeasurementFailed):
         raise
-    except Exception as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        session.results.append(speed_result(case, reason=Reason.RAISED, detail=detail))
+    except FAILURES as error:
+        reason, detail = failure_of(error)
+        session.results.append(speed_result(case, reason=reason, detail=detail))
         raise
 
 

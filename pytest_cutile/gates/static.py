@@ -21,6 +21,7 @@ from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
 from pytest_cutile.gates.correct import check_task
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed, breaks_the_context
+from pytest_cutile.gates.user_code import FAILURES
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
@@ -113,7 +114,7 @@ class StaticGate(CompilingGate):
     def _current(self, case: CompileCase) -> CaseFacts:
         try:
             return compiled_facts(self.session, case)
-        except Exception as error:
+        except FAILURES as error:
             if ("compile", *case.key) in self.session.selected:
                 self.append(case, Reason.NOT_COMPILED, _NOT_COMPILED)
                 message = f"{error}".partition("\n")[0]
