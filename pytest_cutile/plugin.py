@@ -181,11 +181,19 @@ def _interpret_first(metafunc: pytest.Metafunc) -> None:
         put_first_of_own(INTERPRETING, metafunc.fixturenames, definitions)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Note that all modules were collected: pytest calls this only then."""
+    run_of(config).collected.is_complete = True
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell the gates what is selected, and say what is not gated any more."""
     from pytest_cutile.pytest_parts.deferred import measures
 
     run = run_of(session.config)
+    if not run.collected.is_complete:  # after Ctrl-C, which an exception of ours would hide
+        return
     run.is_measuring = any(map(measures, session.items))
     if run.is_measuring and not (run.settings.kernels or run.settings.asked):
         run.choose_gpu()  # before a test uses one

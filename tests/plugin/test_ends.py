@@ -3,7 +3,10 @@
 import pytest
 
 from tests.plugin.conftest import KERNEL
+from tests.plugin.forked import run_forked
 from tests.plugin.test_compile_gate import ADD
+
+# -- pytest.exit --------------------------------------------------------------------------------------
 
 EXIT = '__import__("pytest").exit("stop now", returncode=7)'
 STOPS = {
@@ -54,6 +57,31 @@ def test_pytest_exit_in_a_search_is_no_refusal(project):
     project.kernel(KERNEL.replace(*STOPS["inputs"]))
     stopped(project.run("--search", "5", gates="cutile_search"))
 
+
+# -- Ctrl-C while modules are imported ---------------------------------------------------------------
+
+CTRL_C = """
+import os, signal, time
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(5)
+"""
+
+
+@pytest.mark.parametrize("text", ["raise KeyboardInterrupt", CTRL_C])
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("options", [(), ("--update-baselines",)])
+def test_an_interrupt_while_modules_are_imported_ends_the_run(project, text, others, options):
+    project.kernel(text, name="scale" if not others else "second")
+    project.kernel("raise SystemExit('imported after the interrupt')", name="third")
+    result = run_forked(project.pytester, *options)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*! KeyboardInterrupt !*"])
+    assert "declares SPEC" not in result.stdout.str() + result.stderr.str()
+
+
+# -- pytest-timeout ----------------------------------------------------------------------------------
 
 HANDLER = """
 import signal, sys, types
