@@ -182,6 +182,8 @@ class Reason(StrEnum):
     """A launch did not end within `cutile_launch_seconds`. Its process was ended; all other cases go on."""
     TIMED_OUT = "timed-out", Verdict.FAIL, "correct", "compile", "static", "speed"
     """pytest-timeout stopped the test."""
+    EXPECTED = "expected-failure", Verdict.NOT_MEASURED, "correct", "compile", "static", "speed"
+    """The test failed as its xfail marker expects."""
     NO_GPU = "no-gpu", Verdict.NOT_MEASURED, "correct", "speed"
     """There is no GPU, or no driver, or torch cannot use it."""
     OTHER_ARCH = "other-arch", Verdict.NOT_MEASURED, "correct", "speed"
