@@ -131,7 +131,7 @@ def run_check(
     uncompared = check.compare_mutated()
     deterministic = check.compare_repeat(outputs)
     layouts = check.compare_layouts(vary=options.vary_layout)
-    if launcher.can_interpret_again and launching.is_new() and "right" not in layouts.values():
+    if launcher.can_interpret_again and "right" not in layouts.values():
         check.compare_again()
     while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.

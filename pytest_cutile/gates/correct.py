@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +15,11 @@ from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
+from pytest_cutile.forking import ForkDied, call_in_fork, can_fork
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.gates.outcome import breaks_the_context
 from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
@@ -87,6 +90,52 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
     return gate_correct(session, subject, check)
 
 
+def check_as_selected(session: Session, task: Task, nodeid: str) -> bool:
+    """Check the case of another gate's task if the gate `correct` of this run does, and this process did not.
+
+    Another worker of pytest-xdist may run the test of the gate `correct`, and reports what is found. Here
+    `Session.checked` has the outcome. Return whether that gate is selected.
+    """
+    arch = session.target.gpu_arch
+    if ("correct", task.spec.name, task.case.name, arch) not in session.selected:
+        return False
+    if task.key not in session.checked:
+        same_test = nodeid.replace(f"::{task.gate}[", "::correct[")
+        if task.suffix:
+            same_test = same_test.removesuffix(f"-{task.suffix}]") + "]"
+        same_task = dataclasses.replace(task, gate="correct", arch=arch, suffix="")
+        session.checked[task.key] = _outcome_of(session, same_task, same_test)
+    return True
+
+
+def _outcome_of(session: Session, task: Task, nodeid: str) -> Reason | None:
+    """Check a case, in a fork if it is interpreted; return what `Session.checked` says of it."""
+
+    def outcome() -> Reason | None:
+        known = len(session.results)
+        try:
+            check_task(session, task, nodeid)
+        except Exception as error:
+            if breaks_the_context(error):
+                raise
+        del session.results[known:]
+        return session.checked.get(task.key, Reason.UNCHECKED)
+
+    def in_fork() -> Reason | None:
+        session.begin_fork()
+        try:
+            return outcome()
+        finally:
+            session.close()
+
+    if not (session.target.interprets(task.arch) and can_fork()):
+        return outcome()
+    try:
+        return call_in_fork(in_fork)
+    except ForkDied:  # the test of the gate `correct` reports it
+        return Reason.UNCHECKED
+
+
 def seed_of(case: Case, nodeid: str) -> int:
     return seed_from(nodeid) if case.seed is None else case.seed
 
@@ -136,6 +185,7 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
     try:
         report = _run(session, subject, check)
     except GateSkipped as skipped:
+        session.checked[subject.key] = skipped.reason
         add(skipped.reason, detail=skipped.detail, on="")
         raise
     except FAILURES as error:

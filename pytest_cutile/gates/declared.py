@@ -38,7 +38,7 @@ _WRONG = {
 def skip_if_wrong(session: Session, check_key: str, judged: str) -> None:
     """Raise GateSkipped if this process has found a case wrong: what is to be `judged` means nothing."""
     wrong = session.checked.get(check_key)
-    if wrong is not None:
+    if wrong in _WRONG:
         raise GateSkipped(wrong, _WRONG[wrong].format(judged))
 
 
@@ -119,9 +119,7 @@ def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None
     revision = session.revision(commit)
     launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
     named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-    origin = Origin(
-        kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True
-    )
+    origin = Origin(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True)
     return replace(compile_case(named, case, task.arch), inputs=spec.inputs, origin=origin)
 
 

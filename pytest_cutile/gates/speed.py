@@ -113,7 +113,7 @@ def _judge(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel:
         known = None if settings.perf_all or _has_room(session, case) else comparison
     if known is not None and (settings.update_baselines or not is_sentinel):
         return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
-    if case.check_key not in session.checked:
+    if session.checked.get(case.check_key, Reason.UNCHECKED) is not None:
         case.check()
     try:
         with user_code(), _recording_what_raises(session, case):

@@ -31,10 +31,6 @@ class Launching:
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return call_launcher(fn, args, kwargs)
 
-    def is_new(self) -> bool:
-        """Return whether a second launch of what was launched may show more than other checks have seen."""
-        return True
-
 
 class Interpreted(Launching):
     """Calls launchers where launches are interpreted."""
