@@ -38,7 +38,8 @@ SKIPPING = ("reference=lambda x: x * 2", "reference=lambda x: __import__('pytest
 @pytest.mark.parametrize("change", [None, WRONG, RAISING, SKIPPING])
 def test_speed_where_another_worker_finds_a_wrong_result(project, change):
     project.record(40.0)
-    project.kernel(KERNEL.replace(*change, 1) if change else KERNEL)
+    if change:
+        project.edit(*change)
     project.conftest(APART)
     gates = "cutile_correct or cutile_speed"
     alone = judged(project, gates=gates)
