@@ -32,7 +32,5 @@ def put_first_of_own(name: str, names: list[str], definitions: Mapping[str, Sequ
         definitions: The definitions of each, the one in force last.
     """
     names.remove(name)
-    own = [
-        other for other in names if not definitions.get(other) or definitions[other][-1].scope == "function"
-    ]
+    own = [other for other in names if not definitions.get(other) or definitions[other][-1].scope == "function"]
     names.insert(names.index(own[0]) if own else len(names), name)

@@ -53,9 +53,7 @@ def compiled() -> Iterator[Callable[..., CaseFacts]]:
             for launch in record_launches(run, arch):
                 job = export(launch, arch)
                 facts, _ = inspect(compiler.submit(job).result())
-                launches.append(
-                    replace(facts, grid=launch.grid, executed=count_executed(job, parameters_of(launch)))
-                )
+                launches.append(replace(facts, grid=launch.grid, executed=count_executed(job, parameters_of(launch))))
             return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
 
         yield facts_of
