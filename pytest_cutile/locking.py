@@ -34,6 +34,18 @@ def lock_descriptor(descriptor: int, *, shared: bool = False, wait: bool = True)
     return True
 
 
+def unlock_and_close(descriptor: int) -> None:
+    """Give up the lock of an open file or folder, if there is one, and close the descriptor.
+
+    Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.
+    """
+    with suppress(OSError, ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
 @contextmanager
 def locked(
     path: Path,
@@ -56,12 +68,7 @@ def locked(
             lock_descriptor(descriptor, shared=shared)
         yield
     finally:
-        # Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.
-        with suppress(OSError, ImportError):
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 @contextmanager

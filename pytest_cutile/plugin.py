@@ -15,7 +15,7 @@ from pytest_cutile.pytest_parts.forked_tests import FORKED, RunsInFork, is_forke
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
 from pytest_cutile.pytest_parts.options.ini import refuse_unknown_markers
-from pytest_cutile.pytest_parts.reporting import PROPERTY
+from pytest_cutile.pytest_parts.reporting import PROPERTY, following, without_results
 from pytest_cutile.pytest_parts.reproduce import arch_of
 from pytest_cutile.pytest_parts.run import RUN, PytestRun, run_of, session_of
 from pytest_cutile.pytest_parts.terminal import TerminalSummary
@@ -202,11 +202,19 @@ def _interpret_first(metafunc: pytest.Metafunc) -> None:
         put_first_of_own(INTERPRETING, metafunc.fixturenames, definitions)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Note that all modules were collected: pytest calls this only then."""
+    run_of(config).collected.is_complete = True
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell the gates what is selected, and say what is not gated any more."""
     from pytest_cutile.pytest_parts.deferred import measures
 
     run = run_of(session.config)
+    if not run.collected.is_complete:  # after Ctrl-C, which an exception of ours would hide
+        return
     run.is_measuring = any(map(measures, session.items))
     if run.is_measuring and not (run.settings.kernels or run.settings.asked):
         run.choose_gpu()  # before a test uses one
@@ -234,6 +242,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 # -- running ----------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget what an earlier try of the test has found: plugins run tests again that fail."""
+    item.user_properties[:] = without_results(item.user_properties)
+    item.stash[CALLS] = {}
+    run = run_of(item.config)
+    if run.has_session:
+        run.session.results.clear()
+        run.session.checked.pop(item.nodeid, None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -293,10 +312,13 @@ def pytest_runtest_makereport(
         from pytest_cutile.pytest_parts.isolated import report_of_phase
 
         return report_of_phase(item, run, (yield))
-    session = run.session
-    item.user_properties += [(PROPERTY, result.to_builtins()) for result in session.results]
+    session, properties = run.session, item.user_properties
+    known = len(properties)
+    properties += [(PROPERTY, result.to_builtins()) for result in session.results]
     session.results.clear()
     report = yield
+    properties[known:] = following(report, properties[known:])
+    report.user_properties = [*properties]
     if report.failed and call.excinfo is not None:
         show_failure(item, report, call.excinfo, session)
     return report

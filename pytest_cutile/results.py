@@ -36,6 +36,7 @@ FAILED_IN_WORDS = {
     Reason.MISCOMPILED: "miscompiled",
     Reason.NO_COMPILER: "no compiler",
     Reason.RAISED: "raised",
+    Reason.TIMED_OUT: "timed out",
     Reason.UNCHECKABLE: "nothing to compare",
 }
 """Reasons of failures that tables say in other words than their code."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -64,11 +64,10 @@ class Session:
         self.progress = progress
         """Shows what takes time."""
         self.checked: dict[str, Reason | None] = {}
-        """Outcome of a case's last check, by its key: None if it is right, else why it has no speed."""
+        """Outcome of a case's last check, by its key: None if it is right, else why it has no speed, or why
+        it cannot be checked here."""
         self.tunings: dict[str, str] = {}
         """What a case's launcher chose when it was checked, by the case's key; "" if it does not tune."""
-        self.launched_again: set[Any] = set()
-        """Launchers with what they launched that interpreted checks have launched a second time."""
         self.uncounted: dict[str, str] = {}
         """Why it is unknown what a kernel executes, by the kernel's name."""
         self.results: list[Result] = []

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_cutile.locking import lock_descriptor
+from pytest_cutile.locking import lock_descriptor, unlock_and_close
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _POLL_S = 0.05
@@ -71,7 +71,7 @@ class DiskCache:
             yield self.read(key)
         finally:
             if descriptor is not None:
-                os.close(descriptor)
+                unlock_and_close(descriptor)
 
     def _lock(self, descriptor: int, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s

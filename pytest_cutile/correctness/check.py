@@ -50,6 +50,7 @@ from pytest_cutile.correctness.other_arrays import with_tensors
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names
+from pytest_cutile.run_stopped import raising_exit
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
 
@@ -102,7 +103,8 @@ def check_kernel(
         TypeError: one of another type, or unknown.
     """
     chosen, kwargs = CheckOptions.split(options, parameter_names(fn))
-    return run_check(fn, args, kwargs, reference=reference, options=chosen)
+    with raising_exit():
+        return run_check(fn, args, kwargs, reference=reference, options=chosen)
 
 
 def run_check(
@@ -114,7 +116,10 @@ def run_check(
     options: CheckOptions,
     launching: Launching = ON_GPU,
 ) -> CheckReport:
-    """Check as `check_kernel` does, with the arguments of `fn` apart; `launching` calls it."""
+    """Check as `check_kernel` does, with the arguments of `fn` apart; `launching` calls it.
+
+    Raises RunStopped where `fn` or `reference` calls `pytest.exit`.
+    """
     started = time.perf_counter()
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
@@ -144,7 +149,7 @@ def run_check(
     uncompared = check.compare_mutated()
     deterministic = check.compare_repeat(outputs)
     layouts = check.compare_layouts(vary=options.vary_layout)
-    if launcher.can_interpret_again and launching.is_new() and "right" not in layouts.values():
+    if launcher.can_interpret_again and "right" not in layouts.values():
         check.compare_again()
     while launching.leaves_other_memory and launcher.launches < MOST_LAUNCHES:
         # A workspace: what the next launch finds in it is new.

@@ -13,6 +13,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.compiled_facts import rejections
 from pytest_cutile.gates.declared import compile_case_of
+from pytest_cutile.gates.user_code import FAILURES, failure_of
 from pytest_cutile.results import CompileResult, Result
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, ModelSpec
@@ -49,7 +50,7 @@ class CompilingGate(Gate):
         )
         self.session.results.append(result)
 
-    def append_failure(self, case: CompileCase, error: Exception) -> None:
+    def append_failure(self, case: CompileCase, error: BaseException) -> None:
         """Add the result of a case that does not compile.
 
         Raises GateSkipped if another case has failed because the same is not installed.
@@ -73,7 +74,7 @@ class CompilingGate(Gate):
         elif isinstance(error, LauncherDied):
             reason = Reason.CRASH
         else:
-            reason, detail = Reason.RAISED, f"{type(error).__name__}: {detail}"
+            reason, detail = failure_of(error)
         self.append(case, reason, detail)
 
 
@@ -90,7 +91,7 @@ class CompileGate(CompilingGate):
         case = compile_case_of(self.session, task)
         try:
             self.session.compilations.result(case)
-        except Exception as error:
+        except FAILURES as error:
             self.append_failure(case, error)
             raise
         configurations = self.session.compilations.configurations(case)

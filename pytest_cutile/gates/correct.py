@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +15,13 @@ from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, Un
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
+from pytest_cutile.forking import ForkDied, call_in_fork, can_fork
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
-from pytest_cutile.gates.user_code import user_code
-from pytest_cutile.gpu.context import breaks_the_context, is_out_of_memory
+from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
+from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.results import INTERPRETER, CorrectResult
@@ -99,6 +101,52 @@ def check_task(session: Session, task: Task, nodeid: str, *, sampled: bool = Fal
     return gate_correct(session, subject, check)
 
 
+def check_as_selected(session: Session, task: Task, nodeid: str) -> bool:
+    """Check the case of another gate's task if the gate `correct` of this run does, and this process did not.
+
+    Another worker of pytest-xdist may run the test of the gate `correct`, and reports what is found. Here
+    `Session.checked` has the outcome. Return whether that gate is selected.
+    """
+    arch = session.target.gpu_arch
+    if ("correct", task.spec.name, task.case.name, arch) not in session.selected:
+        return False
+    if task.key not in session.checked:
+        same_test = nodeid.replace(f"::{task.gate}[", "::correct[")
+        if task.suffix:
+            same_test = same_test.removesuffix(f"-{task.suffix}]") + "]"
+        same_task = dataclasses.replace(task, gate="correct", arch=arch, suffix="")
+        session.checked[task.key] = _outcome_of(session, same_task, same_test)
+    return True
+
+
+def _outcome_of(session: Session, task: Task, nodeid: str) -> Reason | None:
+    """Check a case, in a fork if it is interpreted; return what `Session.checked` says of it."""
+
+    def outcome() -> Reason | None:
+        known = len(session.results)
+        try:
+            check_task(session, task, nodeid)
+        except Exception as error:
+            if breaks_the_context(error):
+                raise
+        del session.results[known:]
+        return session.checked.get(task.key, Reason.UNCHECKED)
+
+    def in_fork() -> Reason | None:
+        session.begin_fork()
+        try:
+            return outcome()
+        finally:
+            session.close()
+
+    if not (session.target.interprets(task.arch) and can_fork()):
+        return outcome()
+    try:
+        return call_in_fork(in_fork)
+    except ForkDied:  # the test of the gate `correct` reports it
+        return Reason.UNCHECKED
+
+
 def seed_of(case: Case, nodeid: str) -> int:
     return seed_from(nodeid) if case.seed is None else case.seed
 
@@ -109,7 +157,8 @@ def make_inputs(
     """Return the arguments of a task's launch, by default in the memory of the GPU, which there must be."""
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
     make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
-    return task.spec.make_inputs(make, task.case, task.inputs)
+    with user_code():
+        return task.spec.make_inputs(make, task.case, task.inputs)
 
 
 def refuse_other_work(report: CheckReport) -> CheckReport:
@@ -159,9 +208,10 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
     try:
         report = _run(session, subject, check)
     except GateSkipped as skipped:
+        session.checked[subject.key] = skipped.reason
         add(skipped.reason, detail=skipped.detail, on="")
         raise
-    except Exception as error:
+    except FAILURES as error:
         is_wrong = isinstance(error, KernelMismatch | KernelFault)
         session.checked[subject.key] = Reason.WRONG_RESULT if is_wrong else Reason.UNCHECKED
         add(**_failure(error))
@@ -198,7 +248,7 @@ def _run(session: Session, subject: CorrectResult, check: Callable[[], CheckRepo
         return check()
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def _failure(error: BaseException) -> dict[str, Any]:
     """Return the fields of a result that say how a check failed."""
     message = f"{error}".partition("\n")[0]
     match error:
@@ -218,15 +268,8 @@ def _failure(error: Exception) -> dict[str, Any]:
             return {"reason": error.reason, "detail": message}
         case UncheckableOutput():
             return {"reason": Reason.UNCHECKABLE, "detail": message}
-    return {"reason": reason_of(error), "detail": f"{type(error).__name__}: {message}"}
-
-
-def reason_of(error: Exception) -> Reason:
-    """Return the reason of a case whose launcher, inputs or reference raised."""
-    cause = error.__cause__ if isinstance(error, ReferenceFailed) and error.__cause__ is not None else error
-    if breaks_the_context(cause):
-        return Reason.CRASH
-    return Reason.OUT_OF_MEMORY if is_out_of_memory(cause) else Reason.RAISED
+    reason, detail = failure_of(error)
+    return {"reason": reason, "detail": detail}
 
 
 def _remarks(report: CheckReport) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Task
-from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gates.user_code import traced_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import with_own_imports
@@ -38,7 +38,7 @@ _WRONG = {
 def skip_if_wrong(session: Session, check_key: str, judged: str) -> None:
     """Raise GateSkipped if this process has found a case wrong: what is to be `judged` means nothing."""
     wrong = session.checked.get(check_key)
-    if wrong is not None:
+    if wrong in _WRONG:
         raise GateSkipped(wrong, _WRONG[wrong].format(judged))
 
 
@@ -131,7 +131,7 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
     """Return what is compiled for a case on `arch`, compared with no other revision."""
 
     def run() -> object:
-        with user_code():
+        with traced_code():
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
             launcher_begins()
             return call_of(passes_of(spec, case), inputs)()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pytest_cutile.correctness.errors import with_facts
-from pytest_cutile.correctness.guards.launching import Interpreted, Launching
+from pytest_cutile.correctness.guards.launching import Interpreted, Launching, call_launcher
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.interpreter.faults import UnwrittenOutput, excerpt
 
@@ -132,7 +132,7 @@ def why_unwritten(
     """Return which lines and blocks stored into the output that is not written to its last element."""
 
     def launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        outputs = fn(*args, **kwargs)
+        outputs = call_launcher(fn, args, kwargs)
         check_written(fn, outputs)
         return outputs
 

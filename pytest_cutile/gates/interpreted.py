@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,12 @@ from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks, Tuning
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
-from pytest_cutile.correctness.guards.launching import Interpreted, LauncherCall, Launching
+from pytest_cutile.correctness.guards.launching import (
+    Interpreted,
+    LauncherCall,
+    Launching,
+    call_launcher,
+)
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name
 from pytest_cutile.errors import NO_TORCH, GateSkipped
@@ -233,7 +237,7 @@ class Interpreting:
 
     def _interpret_once(self, check_with: CheckWith, prefix: str = "") -> CheckReport:
         """Make a check; a failure begins with `prefix`, and says what in the kernel led to it."""
-        launching = _LaunchesOfCheck(self._run, self._launch, self._session.launched_again)
+        launching = _LaunchesOfCheck(self._run, self._launch)
         try:
             return launching.with_contribution(check_with(launching))
         except KernelMismatch as mismatch:
@@ -268,7 +272,7 @@ class Interpreting:
             tensor, index = mismatch.output, mismatch.index
         text, wrong = f"{prefix}{mismatch}", launching.find(tensor, index)
         if wrong is not None:
-            recorded = _LaunchesOfCheck(self._run, Interpreted(), set())
+            recorded = _LaunchesOfCheck(self._run, Interpreted())
             text = add_origin(text, self._run, check_with, recorded, wrong)
         is_forward = wrong is not None and wrong.launch != _REVERSED
         if launching.reversed and not is_forward and self._passes_forward(check_with):
@@ -291,7 +295,7 @@ class Interpreting:
         self._launched_bytes = sum(tensor.nbytes for tensor in tensors_in((args, kwargs)))
         self._refuse_large(self._launched_bytes)
         try:
-            outputs = fn(*args, **kwargs)
+            outputs = call_launcher(fn, args, kwargs)
         finally:
             self.show_watched()
         if self._asked.block is not None:
@@ -335,13 +339,9 @@ class _LaunchesOfCheck(Launching):
 
     is_interpreted = True
 
-    def __init__(self, run: Run, launch: LauncherCall, known: set[Any]) -> None:
+    def __init__(self, run: Run, launch: LauncherCall) -> None:
         self._run = run
         self._launch = launch
-        self._known = known
-        """Launchers with the code that they launched, if a check has launched that twice."""
-        self._code: tuple[Any, ...] = ()
-        """The launcher's name with the code of its first launch; nothing of a launcher without one."""
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
         """Outputs and arguments of each call that returned, or nothing of one that did not."""
         self.failed: int | None = None
@@ -373,13 +373,6 @@ class _LaunchesOfCheck(Launching):
                     return WrongElement(launch=number, tensor=name, index=index)
         return None
 
-    def is_new(self) -> bool:
-        """Return whether no check has launched this code again; from now on, one has."""
-        known = self._code in self._known
-        if self._code:
-            self._known.add(self._code)
-        return not known
-
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._calls.append((None, args, kwargs))
         before = len(self._run.launches)
@@ -402,16 +395,4 @@ class _LaunchesOfCheck(Launching):
             self._written[storage] != written[storage] for storage in self._written.keys() & written.keys()
         )
         self._written = written
-        # If blocks do not communicate, a launch of other sizes shows nothing new: the bytecode is enough.
-        codes = (launch if launch.communicates else launch.bytecode for launch in launched)
-        self._code = self._code or _known_in_every_process(fn, codes)
         return outputs
-
-
-def _known_in_every_process(fn: Callable[..., Any], codes: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what names a launcher with what it launched; nothing of one that its module does not name."""
-    try:
-        name = pickle.dumps(fn)
-    except Exception:  # noqa: BLE001 - a lambda, or an object whose pickling raises
-        return ()
-    return name, *(hash(code) for code in codes)

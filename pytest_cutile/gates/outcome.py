@@ -22,6 +22,7 @@ from pytest_cutile.reports.document import printable
 from pytest_cutile.results import ErrorMap
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed
+from pytest_cutile.run_stopped import RunStopped
 from pytest_cutile.session import Session
 from pytest_cutile.spec import SpecError
 from pytest_cutile.verdicts import Reason
@@ -77,6 +78,8 @@ class GateOutcome(AbstractContextManager[None]):
     ) -> None:
         """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
         __tracebackhide__ = True
+        if isinstance(error, RunStopped):
+            raise error.request from None
         if isinstance(error, GateSkipped):
             right = " (its result is right)" if self.is_right else ""
             message = f"not-measured ({error.reason}): {error.detail}{right}"

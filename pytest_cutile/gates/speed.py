@@ -19,12 +19,11 @@ from pytest_cutile.baselines.select import MAX_RUNS, n_runs
 from pytest_cutile.compiler.trace.observing import watch_first_call
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.correct import reason_of
 from pytest_cutile.gates.declared import compile_case, is_compiled, skip_if_wrong
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_case import declared_speed_case
 from pytest_cutile.gates.speed_comparison import find_comparison
-from pytest_cutile.gates.user_code import user_code
+from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
 from pytest_cutile.gpu.context import breaks_the_context
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
@@ -116,7 +115,7 @@ def _judge(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel:
         known = None if settings.perf_all or _has_room(session, case) else comparison
     if known is not None and (settings.update_baselines or not is_sentinel):
         return _report(session, case, SpeedOutcome(judgement=_UNCHANGED))
-    if case.check_key not in session.checked:
+    if session.checked.get(case.check_key, Reason.UNCHECKED) is not None:
         case.check()
     try:
         with user_code(), _recording_what_raises(session, case):
@@ -131,14 +130,14 @@ def _judge(session: Session, suite: SpeedSuite, case: SpeedCase, *, is_sentinel:
 
 @contextlib.contextmanager
 def _recording_what_raises(session: Session, case: SpeedCase) -> Iterator[None]:
-    """Record that the user's own code raised, where it did."""
+    """Record that the user's own code raised, or was stopped by pytest-timeout."""
     try:
         yield
     except (GateSkipped, MeasurementFailed):
         raise
-    except Exception as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        session.results.append(speed_result(case, reason=reason_of(error), detail=detail))
+    except FAILURES as error:
+        reason, detail = failure_of(error)
+        session.results.append(speed_result(case, reason=reason, detail=detail))
         raise
 
 

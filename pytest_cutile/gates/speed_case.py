@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.compiler.traced import CompileCase
+from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
-from pytest_cutile.gates.correct import check_task, make_inputs
+from pytest_cutile.gates.correct import check_as_selected, check_task, make_inputs
 from pytest_cutile.gates.declared import (
     call_of,
     compile_case,
@@ -19,6 +20,7 @@ from pytest_cutile.gates.declared import (
     is_compiled,
     launcher_at,
     recorded_at,
+    skip_if_wrong,
 )
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, ModelSpec, Work
@@ -78,7 +80,13 @@ class _DeclaredCase(SpeedCase):
         return not (compilations.torch_bytes(self._compiled) or any(map(communicates, jobs)))
 
     def check(self) -> None:
-        check_task(self.session, self.task, self.nodeid, sampled=self.sampled)
+        session, key = self.session, self.check_key
+        if not check_as_selected(session, self.task, self.nodeid):
+            check_task(session, self.task, self.nodeid, sampled=self.sampled)
+            return
+        skip_if_wrong(session, key, "speed")
+        if (unchecked := session.checked[key]) is not None:
+            raise GateSkipped(unchecked, "its result is not checked: see the gate correct")
 
     def launcher_at(self, revision: str) -> Launcher | None:
         return launcher_at(self.session, self.task, revision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections, remarks_on_configurations
-from pytest_cutile.gates.correct import check_task
+from pytest_cutile.gates.correct import check_as_selected
 from pytest_cutile.gates.declared import compile_case_of, skip_if_wrong
 from pytest_cutile.gates.known_faults import CompiledLaunch, FoundFault, find_known_faults
 from pytest_cutile.gates.outcome import GateFailed
-from pytest_cutile.gpu.context import breaks_the_context
+from pytest_cutile.gates.user_code import FAILURES
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
@@ -59,8 +58,7 @@ class StaticGate(CompilingGate):
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for."""
         case = compile_case_of(self.session, task)
-        if self._records:
-            self._check_unless_done(task, test.nodeid)
+        check_as_selected(self.session, task, test.nodeid)
         try:
             skip_if_wrong(self.session, task.key, "compiled code")
         except GateSkipped as skipped:
@@ -134,7 +132,7 @@ class StaticGate(CompilingGate):
     def _current(self, case: CompileCase) -> CaseFacts:
         try:
             return compiled_facts(self.session, case)
-        except Exception as error:
+        except FAILURES as error:
             if ("compile", *case.key) in self.session.selected:
                 self.append(case, Reason.NOT_COMPILED, _NOT_COMPILED)
                 message = f"{error}".partition("\n")[0]
@@ -200,24 +198,6 @@ class StaticGate(CompilingGate):
     @property
     def _records(self) -> bool:
         return self.session.settings.update_baselines and self.session.baselines is not None
-
-    def _check_unless_done(self, task: Task, nodeid: str) -> None:
-        """Check a case that the gate `correct` checks in another process of this run, on the same inputs.
-
-        That gate reports what is found; here `Session.checked` has it.
-        """
-        session, arch = self.session, self.session.target.gpu_arch
-        is_selected = ("correct", task.spec.name, task.case.name, arch) in session.selected
-        if task.key in session.checked or not is_selected:
-            return
-        nodeid = nodeid.replace("::static[", "::correct[").removesuffix(f"-{task.suffix}]") + "]"
-        before = len(session.results)
-        try:
-            check_task(session, dataclasses.replace(task, gate="correct", arch=arch, suffix=""), nodeid)
-        except Exception as error:
-            if breaks_the_context(error):
-                raise
-        del session.results[before:]
 
     def _record(self, case: CompileCase, current: CaseFacts) -> tuple[bool, str]:
         """Record a case if that was asked for; return whether its baseline is up to date now, and a note."""

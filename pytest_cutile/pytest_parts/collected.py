@@ -16,6 +16,8 @@ class Collected:
     """The test functions, the files that were collected whole, and the declared kernels."""
 
     def __init__(self) -> None:
+        self.is_complete = False
+        """Whether the collection came to its end."""
         self._tests: set[str] = set()
         self._whole: set[str] = set()
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}

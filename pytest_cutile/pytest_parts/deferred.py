@@ -13,7 +13,7 @@ import pytest
 from _pytest.runner import CallInfo, runtestprotocol
 
 from pytest_cutile.pytest_parts.failure import CALLS
-from pytest_cutile.pytest_parts.reporting import PROPERTY
+from pytest_cutile.pytest_parts.reporting import PROPERTY, following
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.pytest_parts.workers import WorkerEnding
 
@@ -38,13 +38,16 @@ class _DeferredTest:
         return any(map(_failed_itself, self.reports))
 
     @property
+    def call(self) -> pytest.TestReport | None:
+        return next((report for report in self.reports if report.when == "call"), None)
+
+    @property
     def report_to_fail(self) -> pytest.TestReport | None:
         """The report that a decision can turn into a failure: of the call, else of the last phase.
 
         None if the test has failed anyway, by itself or as its xfail marker expects.
         """
-        calls = (report for report in self.reports if report.when == "call")
-        report = next(calls, None if self.failed else self.reports[-1])
+        report = self.call or (None if self.failed else self.reports[-1])
         if report is None or _failed_itself(report) or (report.skipped and hasattr(report, "wasxfail")):
             return None
         return report
@@ -144,11 +147,14 @@ class DeferredReports:
     def _conclude(self, deferred: _DeferredTest) -> None:
         """Put the results of a test's cases into its reports, and fail the test if a case fails it."""
         item, cases = deferred.item, deferred.pending
+        known = len(item.user_properties)
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.so_far.failure for case in cases if case.so_far.failure is not None}
         report = deferred.report_to_fail
         if report is not None and failures:
             deferred.reports[deferred.reports.index(report)] = self._as_failed(item, report, failures)
+        outcome = deferred.reports[-1] if deferred.call is None else deferred.call
+        item.user_properties[known:] = following(outcome, item.user_properties[known:])
         for report in deferred.reports:
             report.user_properties = list(item.user_properties)
 

@@ -32,8 +32,6 @@ class _Answer:
     warned: list[tuple[str, type[Warning], str, int]]
     """Text, category, file and line of each warning."""
     checked: Mapping[str, Reason | None]
-    launched_again: frozenset[Any]
-
 
 
 def report_of_phase(item: pytest.Item, run: PytestRun, own: pytest.TestReport) -> pytest.TestReport:
@@ -78,15 +76,12 @@ def _run_in_fork(item: pytest.Item, run: PytestRun) -> dict[str, pytest.TestRepo
         for text, category, file, line in answer.warned:
             warnings.warn_explicit(text, category, file, line)
         run.session.checked.update(answer.checked)
-        run.session.launched_again.update(answer.launched_again)
     finally:
         signal.setitimer(signal.ITIMER_REAL, *remaining)
     return {report.when or "": report for report in reports}
 
 
-def _run(
-    item: pytest.Item, sibling: pytest.Item, run: PytestRun, timer: tuple[float, float]
-) -> _Answer:
+def _run(item: pytest.Item, sibling: pytest.Item, run: PytestRun, timer: tuple[float, float]) -> _Answer:
     """In the fork: run the test; fixtures of a wider scope are neither set up again nor torn down."""
     run.begin_fork()
     signal.setitimer(signal.ITIMER_REAL, *timer)
@@ -99,7 +94,6 @@ def _run(
         reports=[serialize(config=item.config, report=report) for report in reports],
         warned=[(f"{one.message}", one.category, one.filename, one.lineno) for one in warned],
         checked=session.checked,
-        launched_again=frozenset(session.launched_again),
     )
     session.close()
     return answer

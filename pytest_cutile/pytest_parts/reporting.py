@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from pytest_cutile.verdicts import FAILED, UNDECIDED
+from pytest_cutile.verdicts import FAILED, UNDECIDED, Reason, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.cases import FailedTest, RunOutcome
@@ -19,6 +19,44 @@ if TYPE_CHECKING:
 
 PROPERTY = "cutile"
 """Name of the report property that carries a `Result`."""
+_SUBJECT = frozenset({"gate", "key", "kernel", "case", "arch", "gpu", "gpu_id", "inputs", "launcher"})
+"""The fields of a `Result` that say what it is about."""
+_RERUN = "rerun"
+"""The outcome that pytest-rerunfailures gives to a failed phase of a try that another one follows."""
+
+
+Properties: TypeAlias = "list[tuple[str, object]]"
+"""What a test's reports carry under `user_properties`."""
+
+
+def without_results(properties: Properties) -> Properties:
+    return [pair for pair in properties if pair[0] != PROPERTY]
+
+
+def following(report: pytest.TestReport, properties: Properties) -> Properties:
+    """Return the results of one phase of a test, in agreement with pytest's outcome of the phase.
+
+    A wrong result that did not fail its test was expected, by `pytest.raises`, and is none of the run. One
+    that fails as an xfail marker expects says nothing about the kernel.
+    """
+    if report.failed:
+        return properties
+    is_xfailed = report.skipped and hasattr(report, "wasxfail")
+    kept: Properties = []
+    for name, value in properties:
+        result: Mapping[str, object] = value if name == PROPERTY else {}  # type: ignore[assignment]
+        if is_xfailed and result.get("verdict") in FAILED:
+            kept.append((name, _expected(result)))
+        elif result.get("verdict") != Verdict.FAIL:
+            kept.append((name, value))
+    return kept
+
+
+def _expected(failed: Mapping[str, object]) -> dict[str, object]:
+    """Return a failed result as that of a test that was expected to fail."""
+    detail = "its test is expected to fail (xfail)"
+    reason = {"verdict": f"{Reason.EXPECTED.verdict}", "reason": f"{Reason.EXPECTED}", "detail": detail}
+    return {name: failed[name] for name in _SUBJECT & failed.keys()} | reason
 
 
 def results_of(report: pytest.TestReport) -> list[Result]:
@@ -58,7 +96,10 @@ class Results:
     """The results of all tests of the run, and which of them failed their tests."""
 
     def __init__(self, *, xdist_worker: bool, strict: bool) -> None:
-        self.all: list[Result] = []
+        self._by_test: dict[tuple[str, object], list[Result]] = {}
+        """The results of the last try of each test, by its id and its worker."""
+        self._rerun: set[tuple[str, object]] = set()
+        """Tests of which a try was reported, but for its teardown, and another one follows."""
         self.failed: list[Result] = []
         self.other_failures = 0
         self.failed_tests: list[FailedTest] = []
@@ -74,6 +115,7 @@ class Results:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results along, and leave their figures to those that write the report to a file."""
+        test = report.nodeid, getattr(report, "node", None)
         results = results_of(report)
         for kernel in {result.kernel for result in results}:
             self.seconds[kernel] += report.duration
@@ -83,14 +125,24 @@ class Results:
             self.other_failures += not causes
             if results:
                 self.failed_tests.append(_failed_test(report, causes))
+        if report.outcome == _RERUN:
+            self._rerun.add(test)
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
             return
-        self.all += results
+        if test in self._rerun:
+            self._rerun.remove(test)
+            report.user_properties = without_results(report.user_properties)
+            return
+        self._by_test[test] = results
         if results and not self._xdist_worker:  # a worker's reports go on to the controller
             report.user_properties = [
-                *(pair for pair in report.user_properties if pair[0] != PROPERTY),
+                *without_results(report.user_properties),
                 *(pair for result in results for pair in result.to_properties()),
             ]
+
+    @property
+    def all(self) -> list[Result]:
+        return [result for results in self._by_test.values() for result in results]
 
     def run(self, *, unfinished: bool = False) -> RunOutcome:
         from pytest_cutile.reports.cases import RunOutcome

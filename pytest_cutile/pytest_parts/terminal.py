@@ -49,6 +49,8 @@ class TerminalSummary:
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         if not isinstance(report, pytest.TestReport) or report.when != "call" or hasattr(report, "wasxfail"):
             return None
+        if not (report.passed or report.failed or report.skipped):  # to be run again
+            return None
         results = results_of(report)
         if not results:
             return None

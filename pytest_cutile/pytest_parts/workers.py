@@ -104,7 +104,8 @@ class LostTests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when not in ("setup", "call"):
             self._running[report.nodeid] -= 1
-        if report.when not in ("setup", "call", "teardown"):  # what pytest-xdist reports of a crashed worker
+        is_crash = report.when not in ("setup", "call", "teardown")
+        if is_crash and report.failed:  # and is not run again: what pytest-xdist reports of a crashed worker
             self._crashed.append(report)
         for result in results_of(report):
             self._cases[_without_gate(report.nodeid)] = result

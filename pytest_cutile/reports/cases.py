@@ -196,7 +196,7 @@ def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
 
 def interpreted_line(results: Iterable[Result]) -> str:
     """Return how many cases were checked and no GPU has run; "" if none."""
-    unchecked = (Reason.RAISED, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT)
+    unchecked = (Reason.RAISED, Reason.TIMED_OUT, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT)
     checked = {
         result.case_id
         for result in results

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_cutile.compiler.cutile import kernel_function
 from pytest_cutile.compiler.trace.patching import Replacements
 from pytest_cutile.compiler.traced import KernelFunction
@@ -36,6 +38,8 @@ def with_own_imports(revision: Revision, launcher: Callable[..., Any]) -> Callab
             with revision.active(), _imports_seen() as imports:
                 result = launcher(*args, **kwargs)
             imports_nothing = not any(map(revision.owns, imports))
+        except pytest.exit.Exception:
+            raise
         except Exception as error:
             raise BaselineLaunchFailed(
                 f"the launcher of {revision} raised {type(error).__name__}: {error}"

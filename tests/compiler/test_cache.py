@@ -126,3 +126,21 @@ DiskCache(Path({str(tmp_path)!r}), suffix=".x").write({KEY!r}, bytes(1000))
     cache.write(KEY, b"made")
     assert cache.read(KEY) == b"made"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{KEY}.x"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_fork_made_meanwhile_keeps_no_lock(tmp_path):
+    """A thread of the forked process may be making the entry that the fork needs next."""
+    cache = DiskCache(tmp_path, suffix=".x")
+    reader, writer = os.pipe()
+    with cache.making(KEY, wait_s=0):
+        pid = os.fork()
+        if pid == 0:
+            os.read(reader, 1)
+            os._exit(0)
+    began = time.monotonic()
+    with cache.making(KEY, wait_s=20):
+        waited = time.monotonic() - began
+    os.write(writer, b"x")
+    os.waitpid(pid, 0)
+    assert waited < 10

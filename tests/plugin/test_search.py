@@ -6,6 +6,9 @@ import types
 
 import pytest
 
+import pytest_cutile
+from pytest_cutile.gates.search import examples, ones, smaller
+
 pytest.importorskip("hypothesis")
 
 KERNEL = """
@@ -142,16 +145,16 @@ def test_five_reasons_are_told(search):
 
 @pytest.mark.parametrize("plant", ["None / 3", "int('m')"])
 def test_a_fault_of_the_launcher_is_no_refusal(search, plant):
-    result = search(f"if x.shape[1] % 7 == 6: {plant}")
+    result = search(f"if x.shape[1] % 7 == 6: {plant}", "--search", "0.8")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the smallest that fails*", "*Case(name=*'m': 0, 'n': *"])
+    result.stdout.fnmatch_lines(["*the smallest that fails*", "*Case(name='m1-n6-*"])
 
 
 def test_a_reference_that_fails_is_no_refusal(search):
     kernel = KERNEL.replace("lambda x: x * 2", "lambda x: x * 2 if x.shape[0] else x.amax()")
-    result = search("pass", kernel=kernel)
+    result = search("pass", "--search", "0.5", kernel=kernel)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the reference*raised *", "*found by search*"])
+    result.stdout.fnmatch_lines(["*the reference*raised *", "*found by search*", "*Case(name='m0-n1-*"])
 
 
 def test_a_domain_of_what_is_no_parameter_is_a_bad_declaration(search):
@@ -171,15 +174,96 @@ def test_a_search_that_could_try_nothing_is_not_measured(search):
 
 
 def test_a_search_that_is_cut_short_says_so(search):
-    result = search("y += 1", "--search", "0.15")  # the first examples may be empty, and pass
+    result = search("y += 1", "--search", "0.004")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*cut short: there may be a smaller one*"])
 
 
 def test_other_exceptions_are_failures_with_the_example(search):
-    result = search('if x.shape[1] == 0: raise RuntimeError("invalid configuration argument")')
+    empty = 'if x.shape[1] == 0: raise RuntimeError("invalid configuration argument")'
+    result = search(empty, "--search", "0.5")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*invalid configuration argument*", "*'n': 0*"])
+    result.stdout.fnmatch_lines(
+        ["*invalid configuration argument*", "*found by search*, * raised);*", "*'n': 0*"]
+    )
+
+
+@pytest.mark.parametrize("raised", ["RuntimeError('empty')", "ZeroDivisionError"])
+def test_what_raises_keeps_no_wrong_result_from_being_found(search, raised):
+    """Where sizes are 0, or odd, the launcher raises; a single row is what it gets wrong."""
+    plant = f"if 0 in x.shape or x.shape[1] % 2: raise {raised}\n    if x.shape[0] == 1: y += 1"
+    result = search(plant, "--search", "0.5")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*double differs from its reference*", "*Case(name='m1-n2-float16'*"])
+
+
+def test_a_wrong_result_of_size_0_is_found_last(search):
+    late = "if x.shape[0] == 0: y = torch.zeros((1, x.shape[1]))"
+    result = search(late, "--search", "0.5")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*(seed 0, *[1-9][0-9] examples passed, *", "*Case(name=*'m': 0, *"])
+
+
+def test_sizes_of_0_are_not_drawn_first():
+    hypothesis = pytest.importorskip("hypothesis")
+    spec = pytest_cutile.KernelSpec(
+        name="k",
+        launch=len,
+        reference=len,
+        inputs=lambda *_, **__: (),
+        cases=[
+            pytest_cutile.Case(
+                name="a",
+                params={"m": 3, "shape": (4, 5), "shift": 0, "is_causal": False},
+                speed=False,
+            )
+        ],
+    )
+
+    def drawn(*, empty):
+        made = []
+        phases = (hypothesis.Phase.generate,)
+        options = hypothesis.settings(max_examples=50, database=None, derandomize=True, phases=phases)
+
+        @options
+        @hypothesis.given(examples(spec, "sm_90", empty=empty))
+        def draw(example):
+            made.append(example)
+
+        draw()
+        return [example.params for example in made]
+
+    def zeros(params):
+        return params["m"] == 0 or 0 in params["shape"]
+
+    with_sizes, with_empty = drawn(empty=False), drawn(empty=True)
+    assert not any(map(zeros, with_sizes))
+    assert any(map(zeros, with_empty))
+    assert any(params["shift"] == 0 for params in with_sizes)  # as declared: it is no size
+
+
+def test_the_first_examples_are_cases_with_one_size_of_1():
+    spec = pytest_cutile.KernelSpec(
+        name="k",
+        launch=len,
+        reference=len,
+        inputs=lambda *_, **__: (),
+        search=lambda: {"n": None},
+        cases=[
+            pytest_cutile.Case(name="large", params={"m": 9, "shape": (9, 9), "dtype": "bf16", "n": 9}),
+            pytest_cutile.Case(
+                name="a", params={"m": 3, "shape": (4, 5), "dtype": "bf16", "n": 8}, speed=False
+            ),
+            pytest_cutile.Case(
+                name="b", params={"m": 1, "shape": (4, 5), "dtype": "bf16", "n": 8}, speed=False
+            ),
+        ],
+    )
+    tried = [(example.params["m"], example.params["shape"]) for example in ones(spec, "sm_90")]
+    assert tried == [(1, (4, 5)), (3, (1, 5)), (3, (4, 1)), (1, (1, 5)), (1, (4, 1))]
+    first = next(ones(spec, "sm_90"))
+    made = [example.params["shape"] for example in smaller(first, fixed={"n"})]
+    assert made == [(1, 5), (2, 5), (3, 5), (4, 1), (4, 2), (4, 3), (4, 4)]
 
 
 def test_a_spec_may_say_what_may_vary(search):
@@ -189,7 +273,8 @@ def test_a_spec_may_say_what_may_vary(search):
         '    return {"n": st.integers(3, 9).map(lambda n: 8 * n)}\n\n\nSPEC =',
     )
     search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1)
-    assert "'n': 24" in found(search(ONE_DTYPE, kernel=kernel))
+    assert "'m': 1, 'n': 64" in found(search(ONE_DTYPE, kernel=kernel))  # as declared: not each size may be
+    assert "'m': 1, 'n': 24" in found(search("if x.shape[1] == 24: y += 1", kernel=kernel))
 
 
 def test_nothing_is_searched_unasked(project):

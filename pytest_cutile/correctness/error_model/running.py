@@ -14,6 +14,7 @@ from pytest_cutile.correctness.error_model.injection import Calls, Injector
 from pytest_cutile.correctness.error_model.parts import OUTPUT, WHOLE, Part, neighbours
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.signatures import parameters_of
+from pytest_cutile.run_stopped import carrying_exit
 from pytest_cutile.spec import Axes
 from pytest_cutile.tensors.trees import map_leaves, map_tensors, named_tensors
 
@@ -128,7 +129,7 @@ def run_with(
 
     given, named = map_leaves(give, tuple(args)), map_leaves(give, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), calls:
+    with carrying_exit(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), calls:
         return reference(*given, **named)
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from pytest_cutile.run_stopped import carrying_exit
+
 LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""
+
+
+def call_launcher(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a user's launcher, in which `pytest.exit` stops the run."""
+    with carrying_exit():
+        return fn(*args, **kwargs)
 
 
 class Launching:
@@ -21,11 +29,7 @@ class Launching:
     """Whether the last call left something else in memory than the call before, such as in a workspace."""
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return fn(*args, **kwargs)
-
-    def is_new(self) -> bool:
-        """Return whether a second launch of what was launched may show more than other checks have seen."""
-        return True
+        return call_launcher(fn, args, kwargs)
 
 
 class Interpreted(Launching):
