@@ -1,7 +1,7 @@
 """A process that is put aside early, and whose forks answer requests: each begins as that process was then.
 
-The process that starts the server goes on to use threads, CUDA and whatever its tests leave behind. The server
-does nothing but fork, so its forks see none of that, and nothing of each other.
+The process that starts the server goes on to use threads, CUDA and whatever its tests leave behind. The
+server does nothing but fork, so its forks see none of that, and nothing of each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from pytest_cutile.forking import ForkDied, answer_and_exit, fork, read_answer
+from pytest_cutile.forking import ForkDied, answer_and_exit, fork, read, read_answer
 
 _STATUS = struct.Struct("i")
 
@@ -101,7 +101,7 @@ def _answer(descriptor: int, handler: Callable[[Any], object]) -> NoReturn:
                 data = requests.read()
             pid = fork()
             if pid == 0:
-                answer_and_exit(lambda: handler(pickle.loads(data)), os.dup(asked.fileno()))
+                answer_and_exit(lambda: handler(read(data)), os.dup(asked.fileno()))
             _, status = os.waitpid(pid, 0)
             asked.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
     finally:

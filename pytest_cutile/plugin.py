@@ -114,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Leave a process behind that replaces the one that uses the GPU, if that ends in the middle of a test."""
+    """Leave a process behind that replaces the one that uses the GPU, if that ends within a test."""
     if NVIDIA_DEVICE.exists():
         from pytest_cutile.pytest_parts.supervised import supervise
 

@@ -32,9 +32,7 @@ _shared = DiskCache(None, suffix=".job")
 
 
 def share_exports(folder: Path | None) -> None:
-    """Let processes that share `folder` translate each kernel once: as long as its code and what it reads of
-    its module are the same.
-    """
+    """Let processes that share `folder` translate a kernel once, while its code and what it reaches stay."""
     global _shared  # noqa: PLW0603 - like `_exported`
     _shared = DiskCache(folder, suffix=".job")
 

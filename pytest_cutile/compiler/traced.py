@@ -1,4 +1,4 @@
-"""What tracing a case's launcher leaves: a record, so that launchers run in forks that end with what they keep."""
+"""What tracing a case's launcher leaves: a record, so that launchers can run in forks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks
 from pytest_cutile.forking import call_in_fork
 
 if TYPE_CHECKING:
-    from pytest_cutile.interpreter.executed import LaunchParameters
+    from pytest_cutile.compiler.parameters import LaunchParameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class TracedCase:
     """What a case's launcher did."""
 
     launches: tuple[TracedLaunch, ...]
-    """None of a launcher that tunes and chose what cuda-tile rejects, if others of its configurations work."""
+    """None if the launcher tunes and chose what cuda-tile rejects, and others of its configurations work."""
     torch_operations: tuple[str, ...]
     """Each operation of torch with all that its time depends on."""
     torch_bytes: int
@@ -185,7 +185,7 @@ def trace_launch(launch: Launch, arch: str) -> TracedLaunch:
         CompileError: the kernel's source, or an argument, is rejected.
         CompilerMissing: there is no compiler.
     """
-    from pytest_cutile.interpreter.executed import parameters_of  # it imports torch
+    from pytest_cutile.compiler.parameters import parameters_of  # it imports torch
 
     return TracedLaunch(
         job=export(launch, arch),

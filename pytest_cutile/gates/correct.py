@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_cutile.compiler import CompileError, CompilerFault
-from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped

@@ -138,7 +138,7 @@ class Interpreting:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         if self._compiles:
             compiling = self._session.compiler.submit(job)
-            from pytest_cutile.interpreter.executed import parameters_of  # it imports torch
+            from pytest_cutile.compiler.parameters import parameters_of  # it imports torch
 
             parameters = parameters_of(launch)
             self._launched.append(CompiledLaunch(job=job, parameters=parameters, compiling=compiling))
@@ -163,6 +163,7 @@ class Interpreting:
         launched, self._launched = self._launched, []
         for fault in find_known_faults(self._session, launched):
             raise fault.error(f"{where} for {self._arch}")
+
     def _accept(self, launch: Launch) -> None:
         """Export what a launcher tries; raises what cuda-tile says against it."""
         self._candidates[export(launch, self._arch).bytecode] = launch.candidate

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pytest_cutile.compiler import Compiled, CompileJob, CompilerFault
 from pytest_cutile.compiler.job import source_line
+from pytest_cutile.compiler.parameters import LaunchParameters
 from pytest_cutile.compiler.toolchain import toolchain_versions
-from pytest_cutile.interpreter.executed import LaunchParameters
 from pytest_cutile.interpreter.tile_stores import TileStore, may_go_past, tile_stores
 from pytest_cutile.platforms.known_faults import KNOWN_FAULTS, KnownFault, PastTheEnd
 from pytest_cutile.quantities import counted

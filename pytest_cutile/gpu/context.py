@@ -38,7 +38,9 @@ def breaks_the_context(error: BaseException) -> bool:
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Say whether the GPU's memory was too small, as torch or the driver says it."""
     is_torchs = type(error).__name__ == "OutOfMemoryError"
-    return is_torchs or any(text in str(error) for text in ("CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY"))
+    return is_torchs or any(
+        text in str(error) for text in ("CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY")
+    )
 
 
 def context_error() -> str:

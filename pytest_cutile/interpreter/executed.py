@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from pytest_cutile.compiler.job import CompileJob
-from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.compiler.parameters import ARRAY_BITS, LaunchParameters
 from pytest_cutile.interpreter.analysis import every_op
 from pytest_cutile.interpreter.ir import Block, Op, Pointer, Tile, Type
-from pytest_cutile.interpreter.launch import flatten, read_program
+from pytest_cutile.interpreter.launch import read_program
 from pytest_cutile.interpreter.machine import OPS, Machine
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.reader import UnknownBytecode
@@ -64,8 +64,6 @@ _GUESSED = 2**20
 """Numbers that memory may hold, where they are indices."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS_IN_DOUBLE = 30
-ARRAY_BITS = 44
-"""Pretended addresses: each array has as many bits for itself."""
 
 # Operations of each pipe for one element; "special" is the special function unit. A function
 # of float64 is a polynomial of about 30 steps instead.
@@ -98,33 +96,6 @@ _STORES = {
 
 class _UnknownTrips(Exception):  # noqa: N818 - no error
     """How often a loop runs depends on data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchParameters:
-    """What of a launch decides how much it executes."""
-
-    grid: tuple[int, ...]
-    values: tuple[tuple[Any, torch.dtype], ...]
-    """The value and dtype of each of the kernel's parameters; addresses are pretended ones."""
-    array_bytes: tuple[int, ...]
-    """The size of each array, in the order of their addresses."""
-    memory_bytes: tuple[int, ...] = ()
-    """From the start of each array to the end of the memory that the array is a part of."""
-    names: tuple[str, ...] = ()
-    """The kernel's parameter of each array."""
-
-
-def parameters_of(launch: Launch) -> LaunchParameters:
-    arrays = ArraySizes()
-    values = tuple(flatten(arrays, launch.args, launch.kernel))
-    return LaunchParameters(
-        grid=launch.grid,
-        values=values,
-        array_bytes=tuple(arrays.bytes),
-        memory_bytes=tuple(arrays.memory_bytes),
-        names=tuple(arrays.names),
-    )
 
 
 def count_executed(job: CompileJob, launch: LaunchParameters) -> dict[str, int] | None:
@@ -182,25 +153,6 @@ class _End:
     def outside(self, inner: Scope) -> _End:
         """Return the same end for the scope around `inner`, which has the same rows."""
         return _End(self.kind, tuple(partial(computed_inside, inner, make) for make in self.values))
-
-
-class ArraySizes:
-    """Stands for a memory: it knows where arrays are and how large, and not what they hold."""
-
-    def __init__(self) -> None:
-        self.bytes: list[int] = []
-        """Of each array, in the order in which they were added."""
-        self.memory_bytes: list[int] = []
-        """From the start of each array to the end of the memory that the array is a part of."""
-        self.names: list[str] = []
-
-    def add(self, name: str, tensor: torch.Tensor, *_: object) -> int:
-        """Return a pretended address."""
-        self.names.append(name)
-        self.bytes.append(tensor.numel() * tensor.element_size())
-        before = int(tensor.storage_offset()) * tensor.element_size()
-        self.memory_bytes.append(tensor.untyped_storage().nbytes() - before)
-        return len(self.bytes) << ARRAY_BITS
 
 
 class _Counting:

@@ -10,7 +10,8 @@ import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.job import CompileJob
-from pytest_cutile.interpreter.executed import LaunchParameters, count_executed
+from pytest_cutile.compiler.parameters import LaunchParameters
+from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.platforms.lookup import stand_in
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.job import CompileJob
+from pytest_cutile.compiler.parameters import flatten
 from pytest_cutile.compiler.trace.launches import Launch
 from pytest_cutile.interpreter import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpreter.analysis import every_op, last_uses
@@ -114,13 +114,6 @@ _MOST_BATCHES = 64
 """Into how many batches blocks that communicate are cut at most, to run one after the other."""
 
 
-class Arrays(Protocol):
-    """What knows the addresses of tensors."""
-
-    def add(self, name: str, tensor: torch.Tensor, parameter: str = "", /) -> int:
-        """Return the address of a tensor."""
-
-
 @dataclass(frozen=True)
 class Program:
     """A kernel, and what its operations say before it runs."""
@@ -143,38 +136,3 @@ def read_program(bytecode: bytes) -> Program:
     ordered = any(is_ordered(op) for op in every_op(entry.body))
     waits = any(waits_for_others(op) for op in every_op(entry.body))
     return Program(module, entry, last_uses(entry.body), constants, ordered, waits)
-
-
-def flatten(memory: Arrays, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
-    """Yield the value and dtype of each of the kernel's parameters for these arguments."""
-    names = cutile.kernel_function(kernel).__code__.co_varnames
-    for value, annotation, name in zip(arguments, cutile.parameter_annotations(kernel), names, strict=False):
-        yield from _parameters(memory, value, annotation, name)
-
-
-def _parameters(
-    memory: Arrays, value: Any, annotation: cutile.Annotation, name: str
-) -> Iterator[tuple[Any, torch.dtype]]:
-    if isinstance(value, tuple):
-        for index, (item, of_item) in enumerate(annotation.of_items(value)):
-            yield from _parameters(memory, item, of_item, f"{name}[{index}]")
-    elif annotation.constant:
-        return
-    elif isinstance(value, torch.Tensor):
-        yield memory.add(name, value), torch.int64
-        for number in (*value.shape, *value.stride()):
-            yield number, torch.int64 if annotation.array.wide else torch.int32
-    elif isinstance(value, list):
-        rows = [
-            [memory.add(f"{name}[{index}]", item, name), *item.shape, *item.stride()]
-            for index, item in enumerate(value)
-        ]
-        table = torch.tensor(rows, dtype=torch.int64)
-        yield memory.add(name, table), torch.int64
-        yield len(value), torch.int32
-    elif isinstance(value, bool):
-        yield value, torch.bool
-    elif isinstance(value, int):
-        yield value, torch.int64 if annotation.wide else torch.int32
-    else:
-        yield value, torch.float32

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from pytest_cutile.compiler.job import CompileJob
-from pytest_cutile.interpreter.executed import ARRAY_BITS, LaunchParameters, accesses_of
+from pytest_cutile.compiler.parameters import ARRAY_BITS, LaunchParameters
+from pytest_cutile.interpreter.executed import accesses_of
 from pytest_cutile.interpreter.ir import Location
 from pytest_cutile.interpreter.reuse import CountedAccess
 from pytest_cutile.interpreter.scopes import known

@@ -77,7 +77,7 @@ def crash_results(item: pytest.Item, session: Session, reason: Reason, detail: s
         key, kernel, case = task.key, task.spec.name, task.case_name
     else:
         names = getattr(item, "fixturenames", ())
-        by_fixture = {_CHECKING: CorrectResult, _MEASURING: SpeedResult}
+        by_fixture: dict[str, type[Result]] = {_CHECKING: CorrectResult, _MEASURING: SpeedResult}
         kinds = [kind for fixture, kind in by_fixture.items() if fixture in names]
         key, (kernel, case) = item.nodeid, names_of_test(item.nodeid)
     device = session.gpu.device

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from _pytest.outcomes import Skipped  # pytest.skip.Exception, as a type
 
 from pytest_cutile.pytest_parts.run import FORK_REPORTS
 
@@ -13,7 +14,7 @@ FORKED = "_cutile_forked"
 """The fixture from which on a test runs in a fork."""
 
 
-class RunsInFork(pytest.skip.Exception):
+class RunsInFork(Skipped):
     """Ends the setup of a test before its own fixtures: a fork is to run it."""
 
 
@@ -32,5 +33,7 @@ def put_first_of_own(name: str, names: list[str], definitions: Mapping[str, Sequ
         definitions: The definitions of each, the one in force last.
     """
     names.remove(name)
-    own = [other for other in names if not definitions.get(other) or definitions[other][-1].scope == "function"]
+    own = [
+        other for other in names if not definitions.get(other) or definitions[other][-1].scope == "function"
+    ]
     names.insert(names.index(own[0]) if own else len(names), name)

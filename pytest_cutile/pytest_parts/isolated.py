@@ -1,8 +1,8 @@
 """A test whose launches are interpreted runs in a fork of this process: what launchers keep ends with it.
 
-Fixtures of a wider scope than the test are set up here, once, and seen by all forks. From the first fixture of
-the test's own on, everything happens in the fork: it sends the test's reports, and this process passes them
-on as its own.
+Fixtures of a wider scope than the test are set up here, once, and seen by all forks. From the first fixture
+of the test's own on, everything happens in the fork: it sends the test's reports, and this process passes
+them on as its own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import signal
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_cutile.forking import ForkDied, call_in_fork
@@ -22,6 +21,9 @@ from pytest_cutile.pytest_parts.collection import prepare_once
 from pytest_cutile.pytest_parts.crashed import Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import FORK_REPORTS, PytestRun
 from pytest_cutile.verdicts import Reason
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,6 @@ class MeasuringServer:
             _flush()
         return 0
 
-
     def _watch(self, requested: RequestedCases) -> None:
         """End this process if a launch does not end; another one measures what is left."""
         limit_s = self._run.settings.launch_seconds

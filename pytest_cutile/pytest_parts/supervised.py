@@ -1,9 +1,9 @@
-"""A run that uses a GPU happens in a fork of the process that the user started, which stays behind to replace it.
+"""A run that uses a GPU happens in a fork of the process that the user started, which can replace it.
 
 A fault of a kernel is the end of the CUDA context, and so of the process: it cannot be mended there. The
-process that stays behind, the supervisor, has not used the GPU. It keeps the reports of all tests, and when the
-run's process ends in the middle of a test it forks again. The new process collects as the first one did, passes
-on the reports that there are, and goes on behind the test that ended the process before.
+process that stays behind, the supervisor, has not used the GPU. It keeps the reports of all tests, and when
+the run's process ends in the middle of a test it forks again. The new process collects as the first one did,
+passes on the reports that there are, and goes on behind the test that ended the process before.
 
 Under pytest-xdist the controller is the supervisor: `workers.py`.
 """
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from pytest_cutile.forking import can_fork, describe_exit, fork
+from pytest_cutile.forking import can_fork, describe_exit, fork, read
 from pytest_cutile.pytest_parts.crashed import Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import PytestRun, run_of
 from pytest_cutile.verdicts import Reason
@@ -174,7 +174,7 @@ def _messages(descriptor: int, pid: int, limit_s: float, journal: Journal) -> It
             end = _LENGTH.size + length
             if len(data) < end:
                 break
-            yield pickle.loads(data[_LENGTH.size : end])
+            yield read(data[_LENGTH.size : end])
             data = data[end:]
         if journal.running and time.monotonic() - last > limit_s:
             what = f"its process gave no sign of life for {limit_s:g} s, and was ended"
@@ -294,7 +294,7 @@ class Replay:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Pass on what an earlier process has reported of a test, or report how the test ended that process."""
+        """Pass on what an earlier process has reported of a test, or report how that process ended."""
         if not self._journal.knows(item.nodeid):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -1,8 +1,9 @@
 """Ends the process of a launch that does not end by itself.
 
-A kernel that waits for ever leaves the thread that waits for it in one call of CUDA, and nothing can interrupt
-that. A second thread looks on: where the first stands at the same instruction for longer than a launch may
-take, while the GPU is busy with what this process has launched, the test is reported and the process ends.
+A kernel that waits for ever leaves the thread that waits for it in one call of CUDA, and nothing can
+interrupt that. A second thread looks on: where the first stands at the same instruction for longer than a
+launch may take, while the GPU is busy with what this process has launched, the test is reported and the
+process ends.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _waits_for_gpu(frame: FrameType) -> bool:
 
 
 def _gpu_is_busy() -> bool:
-    """Say whether something that this process has launched has not ended; so, too, if CUDA does not answer."""
+    """Say whether something that this process has launched has not ended, or CUDA does not answer."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
@@ -99,5 +100,7 @@ def _describe(frame: FrameType) -> str:
     from pytest_cutile.gates.outcome import is_users
 
     own = [one for one in _outwards(frame) if is_users(one)]
-    innermost = next((one for one in own if not one.f_globals.get("__name__", "").startswith("_pytest")), frame)
+    innermost = next(
+        (one for one in own if not one.f_globals.get("__name__", "").startswith("_pytest")), frame
+    )
     return f"{innermost.f_code.co_filename}:{innermost.f_lineno} in {innermost.f_code.co_name}"

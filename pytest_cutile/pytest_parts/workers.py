@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_cutile.forking import read
 from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.crashed import Crash, result_of_lost
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
@@ -84,8 +85,8 @@ class LostTests:
         reports = [deserialize(config=config, data=data) for data in self._read(f"{name}.last")]
         if not reports:
             report.longrepr = (
-                f"{report.nodeid}: its worker process {name} ended while the test ran; all other tests go on. "
-                "Does its launcher end the process, or crash it? -n 0 shows its last output"
+                f"{report.nodeid}: its worker process {name} ended while the test ran; all other tests go on"
+                " Does its launcher end the process, or crash it? -n 0 shows its last output"
             )
             return
         for earlier in reports[:-1]:
@@ -98,7 +99,7 @@ class LostTests:
     def _read(self, name: str) -> list[Any]:
         if self._folder is None or not (self._folder / name).exists():
             return []
-        content: list[Any] = pickle.loads((self._folder / name).read_bytes())
+        content: list[Any] = read((self._folder / name).read_bytes())
         return content
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from pytest_cutile.compiler import export, record_launches
-from pytest_cutile.interpreter.executed import count_executed, parameters_of
+from pytest_cutile.compiler.parameters import parameters_of
+from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.interpreter.executed_cache import ExecutedCache
 from tests.interpreter.small_kernels import short_counting_kernel
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_cutile.compiler import export, record_launches
-from pytest_cutile.interpreter.executed import parameters_of
+from pytest_cutile.compiler.parameters import parameters_of
 from pytest_cutile.interpreter.tile_stores import TileStore, tile_stores
 
 ConstInt: TypeAlias = ct.Constant[int]

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from kernels.fmha import SPEC as FMHA
 from pytest_cutile.compiler import Compiler, export, record_launches
+from pytest_cutile.compiler.parameters import parameters_of
 from pytest_cutile.gates.declared import compile_case
-from pytest_cutile.interpreter.executed import count_executed, parameters_of
+from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.platforms.lookup import find_architecture
 from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
 from pytest_cutile.static.changes import Effect
@@ -53,7 +54,9 @@ def compiled() -> Iterator[Callable[..., CaseFacts]]:
             for launch in record_launches(run, arch):
                 job = export(launch, arch)
                 facts, _ = inspect(compiler.submit(job).result())
-                launches.append(replace(facts, grid=launch.grid, executed=count_executed(job, parameters_of(launch))))
+                launches.append(
+                    replace(facts, grid=launch.grid, executed=count_executed(job, parameters_of(launch)))
+                )
             return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
 
         yield facts_of

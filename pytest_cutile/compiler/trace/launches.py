@@ -281,7 +281,7 @@ def record(
 
 
 def _as_launched(kernel_args: Any) -> Any:
-    """Return arguments with tensors for the arrays that are not torch's; what is no tuple is refused later."""
+    """Return arguments with tensors for arrays that are not torch's; what is no tuple is refused later."""
     from pytest_cutile.tensors.other_arrays import as_launched
 
     return as_launched(kernel_args) if isinstance(kernel_args, tuple) else kernel_args
