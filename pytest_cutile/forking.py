@@ -11,8 +11,10 @@ import gc
 import importlib
 import os
 import pickle
+import resource
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
@@ -97,6 +99,9 @@ def fork() -> int:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        # Who waits for a fork that crashes does not wait for its memory to be written to a file.
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
         if "torch" in sys.modules:
             # GNU OpenMP waits for ever for threads that the forked process has had.
             sys.modules["torch"].set_num_threads(1)
@@ -129,7 +134,8 @@ def read_answer(answer: bytes, status: int) -> Any:
     if status != 0 or not answer:
         raise ForkDied(status)
     result, error, imported = read(answer)
-    _import_libraries(imported)
+    if threading.current_thread() is threading.main_thread():  # the others would wait for each other's locks
+        _import_libraries(imported)
     if error is not None:
         raise error
     return result

@@ -165,7 +165,7 @@ def is_users(frame: FrameType) -> bool:
 
 
 def _crash_message(error: BaseException, where: str) -> str:
-    """Return the story of a kernel that ended the CUDA context: what CUDA said, at which of the user's lines."""
+    """Return the story of a kernel that ended the CUDA context: what CUDA said, and where it was noticed."""
     lines = [
         f"{where}: a kernel crashed, and with it the CUDA context of its process: {error}".partition("\n")[0]
     ]
