@@ -16,7 +16,11 @@ REPORTS = [ROOT / "research" / "README.md", *sorted((ROOT / "research" / "report
 MOST_WORDS = 1500
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+LISTS = ("docs/reference/", "docs/architecture.md")
+"""Pages that are looked things up in, and grow by a row with each gate, option or reason."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not name_of(page).startswith(LISTS)], ids=name_of)
 def test_a_page_is_short(page):
     assert len(page.read_text(encoding="utf-8").split()) <= MOST_WORDS
 

@@ -37,7 +37,7 @@ class LauncherDied(RuntimeError):  # noqa: N818 - reads as what happened
     """The process in which the launcher was traced ended: nothing is known of what it launches."""
 
 
-Trace: TypeAlias = Callable[[CompileCase], TracedCase]
+Tracer: TypeAlias = Callable[[CompileCase], TracedCase]
 """Runs a case's launcher where nothing that it keeps is seen by others, and returns the record of it."""
 
 
@@ -49,7 +49,7 @@ class Compilations:
         compiler: Compiler,
         progress: Callable[[str], None],
         *,
-        trace: Trace = trace_in_fork,
+        trace: Tracer = trace_in_fork,
         jobs: int = 1,
     ) -> None:
         """Prepare; nothing starts before the first case.
@@ -117,7 +117,11 @@ class Compilations:
         self._traced(case)
         if case.key in self._settled or not self._configurations[case.key]:
             return
-        tried = [one for found in self._configurations[case.key] for one in found.compilations]
+        tried = [
+            compilation
+            for configuration in self._configurations[case.key]
+            for compilation in configuration.compilations
+        ]
         self._wait(compilation.compiling for compilation in (*self._compiling[case.key], *tried))
         configurations = [configuration.awaited() for configuration in self._configurations[case.key]]
         other = first_that_compiles(configurations)
@@ -206,7 +210,7 @@ class Compilations:
 
     def _compiling_text(self) -> str:
         under_way = [*self._compiling.values()]
-        under_way += [[*one.compilations] for found in [*self._configurations.values()] for one in found]
+        under_way += [[*one.compilations] for several in [*self._configurations.values()] for one in several]
         futures = [one.compiling for compiling in under_way for one in compiling]
         return f"compiling {sum(future.done() for future in futures)}/{len(futures)} kernels"
 

@@ -48,7 +48,7 @@ def is_compiled(task: Task) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class CaseName:
     """A case to compile, by names: what another process of the run finds it by."""
 
     kernel: str
@@ -61,7 +61,7 @@ class Origin:
 
 
 def trace_origin(
-    session: Session, tasks: Mapping[tuple[str, str], Task], request: tuple[Origin, str]
+    session: Session, tasks: Mapping[tuple[str, str], Task], request: tuple[CaseName, str]
 ) -> TracedCase:
     """Trace a case in this process, a fork that ends with what launchers keep.
 
@@ -103,7 +103,7 @@ def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | No
     if launch is None:
         return None
     named = replace(task.spec, name=f"{task.spec.name} as of {revision}", launch=launch)
-    origin = Origin(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=revision)
+    origin = CaseName(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=revision)
     return replace(compile_case(named, task.case, task.arch), origin=origin)
 
 
@@ -123,7 +123,9 @@ def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None
     revision = session.revision(commit)
     launch, inputs = (with_own_imports(revision, function) for function in (spec.launch, spec.inputs))
     named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
-    origin = Origin(kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True)
+    origin = CaseName(
+        kernel=task.spec.name, case=task.case.name, arch=task.arch, commit=commit, recorded=True
+    )
     return replace(compile_case(named, case, task.arch), inputs=spec.inputs, origin=origin)
 
 
@@ -143,7 +145,7 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
         run=run,
         inputs=spec.inputs,
         params=case.params,
-        origin=Origin(kernel=spec.name, case=case.name, arch=arch),
+        origin=CaseName(kernel=spec.name, case=case.name, arch=arch),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, as a type
 
 from pytest_cutile.pytest_parts.run import FORK_REPORTS
+
+if TYPE_CHECKING:
+    import pytest
 
 FORKED = "_cutile_forked"
 """The fixture from which on a test runs in a fork."""

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.plugin.forked import run_forked
+
 THEIRS = """
 import pytest
 
@@ -40,13 +42,13 @@ def _no_gpu(monkeypatch):
 @pytest.mark.parametrize("form", ["separate", "joined"])
 def test_every_spelling_is_one_architecture(plain, spelling, form):
     args = ("--arch", spelling) if form == "separate" else (f"--arch={spelling}",)
-    result = plain.runpytest_inprocess(*args, "-s")
+    result = run_forked(plain, *args, "-s")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*ARCH sm_90*"])
 
 
 def test_a_test_with_the_fixture_runs_for_each_of_several_architectures(plain):
-    result = plain.runpytest_inprocess("--arch", "sm_90,SM_121,sm90", "-s", "-v")
+    result = run_forked(plain, "--arch", "sm_90,SM_121,sm90", "-s", "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*test_arch[[]sm_90[]]*", "*test_arch[[]sm_121[]]*"])
 
@@ -58,8 +60,8 @@ def test_all_means_all_that_the_compiler_has(plain):
 
 
 def test_the_default_without_a_gpu_is_the_ini_option(plain):
-    plain.runpytest_inprocess("-s").stdout.fnmatch_lines(["*ARCH sm_121*"])
-    plain.runpytest_inprocess("-s", "-o", "cutile_arch=sm_100").stdout.fnmatch_lines(["*ARCH sm_100*"])
+    run_forked(plain, "-s").stdout.fnmatch_lines(["*ARCH sm_121*"])
+    run_forked(plain, "-s", "-o", "cutile_arch=sm_100").stdout.fnmatch_lines(["*ARCH sm_100*"])
 
 
 def test_the_default_with_a_gpu_is_its_own(project):
@@ -134,13 +136,13 @@ def test_the_conftests_of_testpaths_are_found_although_an_architecture_is_given(
 class TestAConftestWithItsOwnArch:
     def test_theirs_wins_and_its_value_is_used(self, plain):
         plain.makeconftest(THEIRS.format(default="sm90"))
-        result = plain.runpytest_inprocess("--arch", "SM_100", "-s")
+        result = run_forked(plain, "--arch", "SM_100", "-s")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*ARCH sm_100*"])
 
     def test_its_default_is_used(self, plain):
         plain.makeconftest(THEIRS.format(default="sm103"))
-        plain.runpytest_inprocess("-s").stdout.fnmatch_lines(["*ARCH sm_103*"])
+        run_forked(plain, "-s").stdout.fnmatch_lines(["*ARCH sm_103*"])
 
     def test_its_other_options_survive(self, plain):
         plain.makeconftest(THEIRS.format(default="sm90"))
@@ -159,7 +161,7 @@ class TestAConftestWithItsOwnArch:
             "\n@pytest.fixture\ndef arch(request):\n    return request.config.getoption('--arch').upper()\n"
         )
         plain.makeconftest(THEIRS.format(default="sm90") + fixture)
-        result = plain.runpytest_inprocess("--arch", "sm90,sm121", "-s")
+        result = run_forked(plain, "--arch", "sm90,sm121", "-s")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*ARCH SM90,SM121*"])
 
