@@ -21,10 +21,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
-from tblib import pickling_support
-
-from pytest_cutile.compiler.trace.patching import may_be_launch_code
-
 _T = TypeVar("_T")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -148,6 +144,8 @@ def read(data: bytes) -> Any:
 
 def _outcome(function: Callable[[], object]) -> bytes:
     """Return the result or the exception of `function`, pickled."""
+    from pytest_cutile.compiler.trace.patching import may_be_launch_code
+
     loaded = set(sys.modules)
     result, raised = None, None
     try:
@@ -164,6 +162,8 @@ def portable(error: BaseException) -> BaseException:
     What it was raised from goes if that cannot be pickled. An exception that itself cannot becomes a
     RuntimeError with its text.
     """
+    from tblib import pickling_support
+
     text = "".join(traceback.format_exception(error))
     if error.__suppress_context__:
         error.__context__ = None

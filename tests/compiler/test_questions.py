@@ -23,7 +23,7 @@ AVAILABLE, COUNT = torch.cuda.is_available(), torch.cuda.device_count()
 def module(tmp_path, monkeypatch):
     """Return a function that makes a module of some text, and imports it."""
     monkeypatch.syspath_prepend(tmp_path)
-    made = []
+    made: list[str] = []
 
     def make(text):
         name = f"cutile_tests_asks_{len(made)}"

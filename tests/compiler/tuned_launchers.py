@@ -61,7 +61,7 @@ def add_timed(x: torch.Tensor, tiles: Any = (64, 128, 32)) -> torch.Tensor:
             launch(tile)
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end)
+        return float(begin.elapsed_time(end))
 
     launch(min(tiles, key=milliseconds))
     return out

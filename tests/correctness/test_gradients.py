@@ -232,7 +232,8 @@ class RotatesInPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        return dy.copy_(rotated(dy.float(), *ctx.saved_tensors, -1)), None, None
+        cos, sin = ctx.saved_tensors
+        return dy.copy_(rotated(dy.float(), cos, sin, -1)), None, None
 
 
 class RotatesUnmarked(RotatesInPlace):
@@ -288,7 +289,7 @@ def test_a_reference_in_place_is_differentiated_too():
 
 def test_advice_leads_to_a_check_that_passes():
     """Follow each message: the next one names what comes next, and the last check passes."""
-    options = {"mutates": [], "no_grad": []}
+    options: dict[str, list[str]] = {"mutates": [], "no_grad": []}
     said = []
     for option, argument in [("mutates", "x"), ("no_grad", None), ("mutates", "gradient of output")]:
         with pytest.raises(KernelMismatch) as caught:

@@ -61,7 +61,7 @@ def test_large_arguments_on_a_gpu_are_not_explained(monkeypatch):
     assert {tensor.device.type for tensor in moved.args.values()} == {"cpu"}
     monkeypatch.setattr(on_cpu_module, "LARGEST_BYTES", 1000)
     assert on_cpu(call) is None
-    assert not reduced.find_reduced(SimpleNamespace(), call, 80)
+    assert not reduced.find_reduced(SimpleNamespace(), call, 80)  # type: ignore[arg-type]
 
 
 def test_an_explanation_takes_no_longer_than_that(monkeypatch):

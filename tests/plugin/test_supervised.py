@@ -49,7 +49,7 @@ def outcomes(pytester):
             if "its process" in failure.get("message", "")
             else "failed"
         )
-        by_name[case.get("name").removeprefix("test_")] = ended
+        by_name[case.get("name", "").removeprefix("test_")] = ended
     return by_name
 
 
