@@ -153,7 +153,7 @@ def test_the_mask_is_a_function_of_seed_and_element_alone(config):
     with interpret("sm_90"):
         x = torch.rand(2, 401, device="cuda") + 1
         kept = dropout.dropout(x, 0.3, seed=11, config=config) != 0
-        expected = dropout.words_in_torch(0, 802, 11, "cpu").view(2, 401) >= round(0.3 * 2**32)
+        expected = dropout.words_in_torch(0, 802, 11, "cuda").view(2, 401) >= round(0.3 * 2**32)
         assert torch.equal(kept, expected)
 
 

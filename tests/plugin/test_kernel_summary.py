@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from pytest_cutile.speed.measure.timed_outputs import NO_OUTPUTS
 from tests.plugin.forked import run_forked
 
 
@@ -134,4 +135,5 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.rate": "2500",
         "cutile.speed.unit": "GB/s",
         "cutile.speed.share_of_limit": found["cutile.speed.share_of_limit"],
+        "cutile.speed.outputs_uncompared": NO_OUTPUTS,
     }

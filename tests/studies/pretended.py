@@ -31,7 +31,7 @@ class PretendedTimer(Timer):
         return [[each, each] for each in us]
 
     def _time(self, launch: Any) -> float:
-        name = launch.func.__name__
+        name = launch.launch.func.__name__
         self.timed.append(name)
         return self._times_us[name]
 

@@ -27,7 +27,7 @@ class AnyTimer(PretendedTimer):
 
 class InterruptedTimer(AnyTimer):
     def time_block(self, launches):
-        if len({*self.timed, launches[0].func.__name__} - {"beside"}) > INTERRUPTED_AFTER:
+        if len({*self.timed, launches[0].launch.func.__name__} - {"beside"}) > INTERRUPTED_AFTER:
             raise KeyboardInterrupt
         return super().time_block(launches)
 

@@ -92,7 +92,7 @@ def test_the_ladder_tells_each_gain_beside_the_published_one(tmp_path):
 def test_the_ladder_draws_sustained_times_without_those_of_step_1(tmp_path):
     class NotSustained(PretendedTimer):
         def time_sustained(self, launches, *, always=False):
-            if "1 basic" in {launch.func.__name__ for copies in launches for launch in copies}:
+            if "1 basic" in {launch.launch.func.__name__ for copies in launches for launch in copies}:
                 return Skipped(reason="not limited by power")
             return super().time_sustained(launches, always=always)
 

@@ -105,7 +105,7 @@ def test_quick_takes_fewer_cases_in_bursts_alone(tmp_path):
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     class Interrupted(PretendedTimer):
         def _time(self, launch):
-            if launch.func is peer:
+            if launch.launch.func is peer:
                 raise KeyboardInterrupt
             return super()._time(launch)
 
@@ -188,7 +188,7 @@ def test_a_busy_gpu_is_refused(tmp_path):
 def test_a_row_that_was_disturbed_is_not_stored_and_is_timed_again(tmp_path):
     class Disturbed(PretendedTimer):
         def time_block(self, launches):
-            self.state = ["throttled"] * (launches[0].func is fast)
+            self.state = ["throttled"] * (launches[0].launch.func is fast)
             return super().time_block(launches)
 
     record = run_study(STUDY, Disturbed(TIMES), tmp_path, quick=True)
@@ -206,7 +206,7 @@ def test_a_row_that_was_disturbed_is_not_stored_and_is_timed_again(tmp_path):
 def test_what_cannot_be_captured_is_timed_on_a_stream_beside_the_same(tmp_path, monkeypatch):
     class Capturing(PretendedTimer):
         def time_block(self, launches):
-            if launches[0].func is peer:
+            if launches[0].launch.func is peer:
                 raise Uncapturable(
                     "the launch cannot be captured into a CUDA graph: it has a list\nUse tuples."
                 )

@@ -29,7 +29,8 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
     multiprocessors?" has another answer while a GPU is pretended.
 
     A module that is imported meanwhile runs without the replacements: it stays loaded, and must not keep
-    one (torch imports a lot of itself when it is first needed).
+    one (torch imports a lot of itself when it is first needed). Python's own modules hold none: they are
+    imported as they are, for other threads import them, too, while launch code runs in this one.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
 
     def _import(self, name: str, how: Any) -> Any:
         """Import a module that is not loaded yet as it is imported without replacements."""
-        if name in sys.modules:
+        if name in sys.modules or name.partition(".")[0] in sys.stdlib_module_names:
             return self._find_and_load(name, how)
         self._undo()
         try:

@@ -44,13 +44,14 @@ class TimedLaunch:
         self, launch: LaunchFunction, arguments: Arguments, last: LastOutputs, *, is_current: bool
     ) -> None:
         self.arguments = arguments
-        self._launch = launch
+        self.launch = launch
+        """What `Call.on` has returned for the arguments."""
         self._last = last
         self._is_current = is_current
 
     def __call__(self) -> object:
         self._last.forget()  # before the launch, which gets the same memory as if nobody looked
-        outputs = self._launch()
+        outputs = self.launch()
         if self._is_current:
             self._last.launch, self._last.outputs = self, outputs
         return outputs
