@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cutile.compiler import cutile
-from pytest_cutile.compiler.trace.launches import Launch
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_cutile.compiler.trace.launches import Launch
 
 ARRAY_BITS = 44
 """Pretended addresses: each array has as many bits for itself."""
@@ -78,6 +80,8 @@ def flatten(memory: Arrays, arguments: Sequence[Any], kernel: Any) -> Iterator[t
 def _parameters(
     memory: Arrays, value: Any, annotation: cutile.Annotation, name: str
 ) -> Iterator[tuple[Any, torch.dtype]]:
+    import torch
+
     if isinstance(value, tuple):
         for index, (item, of_item) in enumerate(annotation.of_items(value)):
             yield from _parameters(memory, item, of_item, f"{name}[{index}]")

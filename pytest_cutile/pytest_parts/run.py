@@ -17,7 +17,6 @@ from pytest_cutile.pytest_parts.options import read_settings
 from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.pytest_parts.status import StatusLine
 from pytest_cutile.settings import RUN_VARIABLE
-from pytest_cutile.temporary import run_folder
 from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
@@ -133,6 +132,8 @@ class PytestRun:
     @cached_property
     def _run_folder(self) -> Path | None:
         """A folder that the processes of this run share, and that goes with it; None if it cannot be had."""
+        from pytest_cutile.temporary import run_folder
+
         folder = run_folder(os.environ[RUN_VARIABLE])
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -167,6 +168,8 @@ class PytestRun:
         if self.has_session:
             self.session.close()
         if self._own_variable:
+            from pytest_cutile.temporary import run_folder
+
             shutil.rmtree(run_folder(os.environ.pop(RUN_VARIABLE)), ignore_errors=True)
 
 

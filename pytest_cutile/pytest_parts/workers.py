@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_cutile.forking import read
 from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.crashed import Crash, result_of_lost
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
@@ -99,6 +98,8 @@ class LostTests:
     def _read(self, name: str) -> list[Any]:
         if self._folder is None or not (self._folder / name).exists():
             return []
+        from pytest_cutile.forking import read
+
         content: list[Any] = read((self._folder / name).read_bytes())
         return content
 
