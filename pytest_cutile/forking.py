@@ -11,7 +11,6 @@ import gc
 import importlib
 import os
 import pickle
-import resource
 import signal
 import sys
 import threading
@@ -49,9 +48,13 @@ def can_fork() -> bool:
 def call_in_fork(function: Callable[[], _T]) -> _T:
     """Return what `function` returns in a fork of this process, or raise what it raises there.
 
+    Where a system has no forks, the function runs here.
+
     Raises:
         ForkDied: the fork ended without an answer.
     """
+    if not can_fork():
+        return function()
     reader, writer = os.pipe()
     pid = fork()
     if pid == 0:
@@ -95,6 +98,8 @@ def fork() -> int:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        import resource  # there is none where there is no fork
+
         # Who waits for a fork that crashes does not wait for its memory to be written to a file.
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -355,7 +356,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 @pytest.fixture
 def _cutile_forked(request: pytest.FixtureRequest) -> None:
     """Run the test in a fork from here on: nothing that its launchers keep is seen by another test."""
-    if not run_of(request.config).in_fork:
+    if hasattr(os, "fork") and not run_of(request.config).in_fork:
         from pytest_cutile.pytest_parts.isolated import forget_earlier_try
 
         forget_earlier_try(request.node)
