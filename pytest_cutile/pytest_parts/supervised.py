@@ -10,6 +10,7 @@ Under pytest-xdist the controller is the supervisor: `workers.py`.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import select
@@ -34,6 +35,8 @@ from pytest_cutile.verdicts import Reason
 
 SILENT_SECONDS = 60.0
 """How long a process may take beyond `cutile_launch_seconds` without a sign of life."""
+PATIENCE_SECONDS = 10.0
+"""How long the driver may take to end a process that has told how it ends, before another one begins."""
 _LENGTH = struct.Struct("Q")
 
 
@@ -117,9 +120,8 @@ def supervise(config: pytest.Config) -> None:
             limit_s = run.settings.launch_seconds + SILENT_SECONDS
             for message in _messages(reader, pid, limit_s, journal):
                 journal.take(message)
-            _, waited = os.waitpid(pid, 0)
+            status = _exit_status(pid, patience_s=math.inf if journal.said is None else PATIENCE_SECONDS)
         os.close(reader)
-        status = os.waitstatus_to_exitcode(waited)
         if not journal.close(status):
             _end(status)
 
@@ -181,6 +183,17 @@ def _messages(descriptor: int, pid: int, limit_s: float, journal: Journal) -> It
             journal.said = Crash(nodeid=journal.running, reason=Reason.HANG, what=what)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _exit_status(pid: int, *, patience_s: float) -> int:
+    """Wait for a process to end; return its exit status, or 0 if the driver does not let it go so soon."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        ended, waited = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(waited)
+        time.sleep(0.01)
+    return 0
 
 
 def _end(status: int) -> NoReturn:
