@@ -22,6 +22,7 @@ NOT_RUN = (
     ("architectures", "--arch all", "takes seconds for each architecture; test_baselines_static does it"),
     ("architectures", "--arch native", "needs a GPU"),
     ("baselines", "--arch native", "needs a GPU: the pretended timer is no GPU that is at hand"),
+    ("gate-a-tuned-kernel", "cutile_static", "compiles each configuration; test_tuned.py gates a tuner"),
     ("ci", "-n auto", "starts a process for each core; test_workflow.py runs what projects call"),
     ("ci", "@cases.txt", "needs a GPU"),
     ("ci", "--reason", "needs a GPU; test_accept_a_slowdown runs the same options"),
