@@ -65,6 +65,7 @@ class Compilations:
         self._trace = trace
         self._pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="trace")
         self._tracing: dict[tuple[str, str, str], Future[TracedCase]] = {}
+        self._shared_files: dict[tuple[str, str, str], str] = {}
         self._compiling: dict[tuple[str, str, str], list[Compilation]] = {}
         self._configurations: dict[tuple[str, str, str], list[Configuration]] = {}
         self._settled: set[tuple[str, str, str]] = set()
@@ -86,6 +87,7 @@ class Compilations:
         except ForkDied as died:
             what = f"{case.baseline_key}: its process {died} while its launcher was traced for {case.arch}"
             raise LauncherDied(what) from None
+        self._shared_files[case.key] = traced.shared_file
         self._configurations[case.key] = [
             Configuration(
                 name=configuration.name,
@@ -192,6 +194,10 @@ class Compilations:
         traced = self._traced(case)
         lines = [self.fingerprint(case), *traced.torch_operations, *traced.declared]
         return versioned_digest(lines, FINGERPRINT_RULES)
+
+    def shared_file(self, case: CompileCase) -> str:
+        """Return a file that a revision's launcher imported and git does not track; "" if none was seen."""
+        return self._shared_files.get(case.key, "")
 
     def torch_bytes(self, case: CompileCase) -> int:
         return self._traced(case).torch_bytes

@@ -115,6 +115,8 @@ class TracedCase:
     """Each operation of torch with all that its time depends on."""
     torch_bytes: int
     """What these operations have read and written."""
+    shared_file: str = ""
+    """A file that a revision's launcher imports, and that is the working tree's: git does not track it."""
     declared: tuple[str, ...]
     """Lines about the function that makes the inputs, and about the case's parameters."""
     configurations: tuple[TracedConfiguration, ...] = ()

@@ -79,7 +79,10 @@ def trace_origin(
         compiled = compiled_at(session, task, origin.commit)
     if compiled is None:
         raise RevisionError(f"{origin.commit} has no {task.key}")
-    return trace_case(compiled.choosing(choice))
+    traced = trace_case(compiled.choosing(choice))
+    if not origin.commit:
+        return traced
+    return replace(traced, shared_file=session.revision(origin.commit).shared_file(task.module))
 
 
 def compile_case_of(session: Session, task: Task) -> CompileCase:

@@ -114,6 +114,12 @@ class _DeclaredCase(SpeedCase):
             return self.task.spec, self.task.case
         return declared_at(self.session, self.task, revision)
 
+    def shared_file(self, revision: str) -> str:
+        if not is_compiled(self.task):
+            return ""
+        compiled = recorded_at(self.session, self.task, revision)
+        return "" if compiled is None else self.session.compilations.shared_file(compiled)
+
     def compiled_otherwise(self, revision: str) -> Sequence[str]:
         task = self.task
         if not is_compiled(task):

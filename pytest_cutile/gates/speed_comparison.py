@@ -235,7 +235,7 @@ def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None
     """
     if not session.checkout.has_commit(commit):
         return
-    shared = session.revision(commit).shared_file(case.module)
+    shared = session.revision(commit).shared_file(case.module) or case.shared_file(commit)
     if shared:
         raise RevisionError(
             f"the kernel of {commit[:12]} imports {shared}, which is today's for both kernels: git does not "

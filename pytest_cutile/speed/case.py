@@ -67,6 +67,11 @@ class SpeedCase:
         del revision
         return ""
 
+    def shared_file(self, revision: str) -> str:
+        """Return a file that the launcher of a git revision imports while it runs and git does not track."""
+        del revision
+        return ""
+
     def compiled_otherwise(self, revision: str) -> Sequence[str]:
         """Return what the compiler made otherwise than as of a git revision, in words."""
         del revision
