@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -50,6 +51,7 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
         self._find_and_load = bootstrap._find_and_load  # noqa: SLF001
         self._replacements = [*replacements, (bootstrap, "_find_and_load", self._import)]
         self._while_paused = while_paused
+        self._thread = threading.get_ident()
         self._applied: list[tuple[Any, str, Any]] = []  # with the original, in the order of replacing
         # Keyed by identity: what is replaced need not be hashable. The original is kept alive beside it.
         self._by_id: dict[int, tuple[Any, Any]] = {}
@@ -68,6 +70,8 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
     def _import(self, name: str, how: Any) -> Any:
         """Import a module that is not loaded yet as it is imported without replacements."""
         if name in sys.modules or name.partition(".")[0] in sys.stdlib_module_names:
+            return self._find_and_load(name, how)
+        if threading.get_ident() != self._thread:  # launch code goes on meanwhile
             return self._find_and_load(name, how)
         self._undo()
         try:
