@@ -8,7 +8,6 @@ from typing import Any
 # The errors after which CUDA answers every call of a process with the same one (CUDA Runtime API, "Error
 # handling": "This leaves the process in an inconsistent state"), as torch and the driver API word them.
 _FATAL = (
-    "an illegal memory access",
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_HARDWARE_STACK_ERROR",
     "CUDA_ERROR_ILLEGAL_ADDRESS",

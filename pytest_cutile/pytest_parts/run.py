@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from pytest_cutile.session import Session
 
 
-_UNCHECKED = {Reason.RAISED, Reason.COMPILE_ERROR, Reason.UNCHECKABLE, Reason.CRASH, Reason.HANG}
+_UNCHECKED = {
+    *(Reason.RAISED, Reason.TIMED_OUT, Reason.UNCHECKABLE, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT),
+    *(Reason.CRASH, Reason.HANG, Reason.OUT_OF_MEMORY),
+}
 """Reasons of the gate `correct` after which nobody knows whether a case is right."""
 
 

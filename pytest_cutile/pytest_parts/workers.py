@@ -25,9 +25,6 @@ from pytest_cutile.verdicts import Reason
 if TYPE_CHECKING:
     from pytest_cutile.results import Result
 
-MOST_RESTARTS = 10_000
-"""How often workers are replaced unless the user says otherwise: each time, one test more has ended."""
-
 
 class WorkerEnding:
     """In a worker: how it ends in a test."""
@@ -84,7 +81,7 @@ class LostTests:
         reports = [deserialize(config=config, data=data) for data in self._read(f"{name}.last")]
         if not reports:
             report.longrepr = (
-                f"{report.nodeid}: its worker process {name} ended while the test ran; all other tests go on"
+                f"{report.nodeid}: its worker process {name} ended while the test ran; all other tests go on."
                 " Does its launcher end the process, or crash it? -n 0 shows its last output"
             )
             return
