@@ -16,8 +16,10 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
@@ -80,7 +82,10 @@ def wait_for_answer(pid: int, reader: int) -> Any:
         os.waitpid(pid, 0)
         raise
     _, status = os.waitpid(pid, 0)
-    return read_answer(answer, os.waitstatus_to_exitcode(status))
+    read = read_answer(answer, os.waitstatus_to_exitcode(status))
+    if threading.current_thread() is threading.main_thread():  # the others would wait for each other's locks
+        import_libraries(read.imported)
+    return read.get()
 
 
 def fork() -> int:
@@ -126,20 +131,31 @@ def answer_and_exit(function: Callable[[], object], writer: int) -> NoReturn:
         os._exit(status)
 
 
-def read_answer(answer: bytes, status: int) -> Any:
-    """Return or raise what `answer_and_exit` has written.
+@dataclass(frozen=True)
+class Answer:
+    """What `answer_and_exit` has written."""
+
+    result: Any
+    error: BaseException | None
+    imported: Sequence[str]
+    """Modules that the fork imported, but for those of the project under test."""
+
+    def get(self) -> Any:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def read_answer(data: bytes, status: int) -> Answer:
+    """Return what `answer_and_exit` has written.
 
     Raises:
         ForkDied: it was interrupted; `status` says how.
     """
-    if status != 0 or not answer:
+    if status != 0 or not data:
         raise ForkDied(status)
-    result, error, imported = read(answer)
-    if threading.current_thread() is threading.main_thread():  # the others would wait for each other's locks
-        _import_libraries(imported)
-    if error is not None:
-        raise error
-    return result
+    return Answer(*read(data))
 
 
 def read(data: bytes) -> Any:
@@ -154,7 +170,7 @@ def _outcome(function: Callable[[], object]) -> bytes:
     loaded = set(sys.modules)
     result, raised = None, None
     try:
-        result = function()
+        result = call_with_large_stack(function)
     except BaseException as error:  # noqa: BLE001 - raised again by whoever asked
         raised = portable(error)
     imported = [name for name in sys.modules if name not in loaded and not may_be_launch_code(name)]
@@ -179,6 +195,23 @@ def portable(error: BaseException) -> BaseException:
     return error if _survives(error) else RuntimeError(f"{type(error).__name__}: {error}\n{text}")
 
 
+def call_with_large_stack(function: Callable[[], _T]) -> _T:
+    """Call `function` with 1 MiB of memory for the frames of what it calls.
+
+    Python maps memory for frames in chunks of 16 KiB, and unmaps a chunk after its last frame. A loop that
+    calls across the end of a chunk maps memory with every call: exporting a kernel took twice the time. A
+    frame that is too large for such a chunk gets one of up to twice its size.
+    """
+    return _called(function)  # type: ignore[no-any-return]
+
+
+def _call(function: Callable[[], _T]) -> _T:
+    return function()
+
+
+_called = FunctionType(_call.__code__.replace(co_stacksize=2**17), globals())
+
+
 def _survives(error: BaseException) -> bool:
     try:
         return type(read(pickle.dumps(error))) is type(error)
@@ -186,7 +219,8 @@ def _survives(error: BaseException) -> bool:
         return False
 
 
-def _import_libraries(names: Iterable[str]) -> None:
+def import_libraries(names: Iterable[str]) -> None:
+    """Import what a fork imported: the next fork finds it loaded."""
     for name in names:
         if name not in sys.modules:
             with suppress(Exception):  # then the next fork imports it, or fails as this one did not

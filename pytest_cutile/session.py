@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler import Compiler
 from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.compiler.export import share_exports
+from pytest_cutile.compiler.reach import read_ahead
 from pytest_cutile.compiler.trace.questions import questions_answered
 from pytest_cutile.compiler.traced import CompileCase, TracedCase, trace_in_fork
 from pytest_cutile.fork_server import ForkServer
@@ -41,7 +44,7 @@ TRACING = (
     "pytest_cutile.compiler.trace.cuda_api",
     "pytest_cutile.interpreter.executed",
 )
-"""Modules that tracing a case imports."""
+"""Modules that tracing a case imports: loaded once, before processes are forked."""
 
 
 class Session:
@@ -101,14 +104,20 @@ class Session:
     def compilations(self) -> Compilations:
         return Compilations(self.compiler, self.progress, trace=self._trace, jobs=self._jobs)
 
-    def start_fork_server(self, trace: Callable[[object], TracedCase]) -> None:
+    def start_fork_server(self, trace: Callable[[object], TracedCase], launchers: Iterable[object]) -> None:
         """Put a process aside in which cases are traced: as it is now, no launcher has run in it.
 
         Args:
             trace: Traces the case of an `origin`, in a fork of that process.
+            launchers: What it may trace: the source is read here once, before processes are forked.
         """
-        if can_fork() and self._fork_server is None:
-            self._fork_server = ForkServer(trace, preload=TRACING)
+        if not can_fork() or self._fork_server is not None:
+            return
+        for name in TRACING:
+            with suppress(Exception):  # the case that needs it says so
+                importlib.import_module(name)
+        read_ahead(launchers)
+        self._fork_server = ForkServer(trace)
 
     def _trace(self, case: CompileCase) -> TracedCase:
         if self._fork_server is None or case.origin is None:

@@ -1,8 +1,11 @@
 """Functions that run in forks: what comes back, and what does not."""
 
+import importlib
 import os
 import signal
+import sys
 import threading
+import time
 
 import pytest
 
@@ -91,6 +94,13 @@ def test_the_exit_of_a_process_in_words():
     assert describe_exit(1) == "ended with status 1"
 
 
+def load(name: str) -> bool:
+    """Import a module; say whether it was loaded before."""
+    was_loaded = name in sys.modules
+    importlib.import_module(name)
+    return was_loaded
+
+
 class TestForkServer:
     @pytest.fixture
     def server(self):
@@ -123,3 +133,10 @@ class TestForkServer:
         with pytest.raises(ForkDied, match="SIGSEGV"):
             server.call((kill,))
         assert server.call((abs, -1)) == 1
+
+    def test_what_a_fork_imports_the_next_one_finds_loaded(self, server):
+        assert "tabnanny" not in sys.modules
+        assert not server.call((load, "tabnanny"))
+        deadline = time.monotonic() + 60
+        while not server.call((load, "tabnanny")):  # the server imports while requests wait
+            assert time.monotonic() < deadline

@@ -27,6 +27,7 @@ import sys
 import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -71,6 +72,18 @@ def describe(values: Iterable[Any]) -> list[str]:
     return [*map(description.render, values), *description.finish()]
 
 
+def read_ahead(launchers: Iterable[Any]) -> None:
+    """Read the source of launchers and of what they reach: forks of this process then find it read."""
+    description = _Description()
+    for launcher in launchers:
+        with suppress(Exception):  # whoever needs the source says so
+            description.render(launcher)
+            description.finish()
+    for kernel in description.kernels:
+        with suppress(Exception):
+            describe_kernel(kernel)
+
+
 class _Description:
     """Lines of text about functions, classes and values.
 
@@ -82,6 +95,7 @@ class _Description:
         self._kernel = kernel
         self._reached: list[FunctionType | type] = []
         self._open: set[int] = set()
+        self.kernels: set[FunctionType] = set()
 
     def finish(self) -> list[str]:
         """Return the lines about all that was referred to, and about what that refers to."""
@@ -120,7 +134,9 @@ class _Description:
         if isinstance(value, type):
             return f"class {self._class_name(value)}"
         if _package(type(value)) == "cuda" and cutile.is_kernel(value):
-            return f"kernel {self.refer(cutile.kernel_function(value))}"
+            function = cutile.kernel_function(value)
+            self.kernels.add(function)
+            return f"kernel {self.refer(function)}"
         if callable(value) and not _is_users(value) and hasattr(value, "__wrapped__"):
             return self.render(value.__wrapped__)
         if isinstance(value, FunctionType) and _is_users(value):

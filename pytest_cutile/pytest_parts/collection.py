@@ -341,7 +341,8 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     )
     if settings.server_folder is not None:
         return
-    _start_fork_server(cutile, tasks_of(session.items))
+    if not session.config.option.collectonly:
+        _start_fork_server(cutile, tasks_of(session.items))
     everything = session.config.args_source is not pytest.Config.ArgsSource.ARGS
     failed = bool(session.testsfailed)
     if settings.kernels and everything and not (collected.declared or failed):
@@ -363,8 +364,9 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
 def _start_fork_server(session: Session, tasks: Sequence[Task]) -> None:
     """Put a process aside for tracing, before a launcher runs in this one."""
     compiled = {(task.spec.name, task.case.name): task for task in tasks if is_compiled(task)}
+    launchers = {task.spec.name: task.spec.launch for task in compiled.values()}.values()
     if compiled:
-        session.start_fork_server(functools.partial(trace_origin, session, compiled))
+        session.start_fork_server(functools.partial(trace_origin, session, compiled), launchers)
 
 
 def prepare_once(run: PytestRun, item: pytest.Item) -> None:

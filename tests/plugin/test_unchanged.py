@@ -12,6 +12,7 @@ from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modu
 from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.revisions.paired import LaunchedKernels
 from pytest_cutile.speed.measure.blocks import measure
+from pytest_cutile.speed.measure.timed_outputs import TimedOutputs
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 pytestmark = pytest.mark.slow
@@ -67,11 +68,18 @@ class Timed:
         return records
 
 
+def launch_nothing(outputs: TimedOutputs, **_: bool) -> None:
+    outputs.skipped = "no GPU"
+
+
 @pytest.fixture
 def timed(static, monkeypatch) -> Timed:
-    # There is no GPU: nothing can be checked.
+    # There is no GPU: nothing can be launched or checked.
     monkeypatch.setattr(speed_case, "check_task", lambda *_, **__: None)
     monkeypatch.setattr(speed, "computes_otherwise", lambda *_: False)
+    monkeypatch.setattr(
+        TimedOutputs, "_launch_first", lambda outputs, **_: setattr(outputs, "skipped", "no GPU")
+    )
     return Timed(static)
 
 
