@@ -132,7 +132,7 @@ def answer_and_exit(function: Callable[[], object], writer: int) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ForkAnswer:
     """What `answer_and_exit` has written."""
 
     result: Any
@@ -147,7 +147,7 @@ class Answer:
         return self.result
 
 
-def read_answer(data: bytes, status: int) -> Answer:
+def read_answer(data: bytes, status: int) -> ForkAnswer:
     """Return what `answer_and_exit` has written.
 
     Raises:
@@ -155,7 +155,7 @@ def read_answer(data: bytes, status: int) -> Answer:
     """
     if status != 0 or not data:
         raise ForkDied(status)
-    return Answer(*read(data))
+    return ForkAnswer(*read(data))
 
 
 def read(data: bytes) -> Any:
