@@ -6,7 +6,7 @@ The source folder is the repository: pages link to reports and examples outside 
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
 
-from pytest_cutile.version import version as installed_version
+from pytest_cutile.words.version import version as installed_version
 
 project = "pytest-cutile"
 copyright = "The pytest-cutile developers"  # noqa: A001 - Sphinx's name

@@ -166,8 +166,8 @@ def command_of(options: argparse.Namespace) -> str:
 def environment(*, has_gpu: bool) -> dict[str, str]:
     """Return what the figures depend on: GPU, driver, compiler, and libraries."""
     if has_gpu:
-        from pytest_cutile.gpu.nvml import find_gpu
-        from pytest_cutile.speed.measure.timer import CudaGraphTimer
+        from pytest_cutile.timing.gpu.nvml import find_gpu
+        from pytest_cutile.timing.measure.timer import CudaGraphTimer
 
         facts = environment_of(CudaGraphTimer(find_gpu()))
     else:

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_cutile.compiler import pretended_backing
+from pytest_cutile.tile.compiler import pretended_backing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

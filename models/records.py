@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from models.breakdown import Breakdown
-from pytest_cutile.statistics import median
+from pytest_cutile.words.statistics import median
 
 
 class Mode(StrEnum):

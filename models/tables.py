@@ -14,12 +14,12 @@ import msgspec
 from models.breakdown import Breakdown
 from models.contenders import OURS
 from models.records import Mode, Record, Row, Shape
-from pytest_cutile.platforms.published import DOCUMENT
-from pytest_cutile.profiling.counters import function_name
-from pytest_cutile.quantities import format_share
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.statistics import median
+from pytest_cutile.timing.profiling.counters import function_name
+from pytest_cutile.words.platforms.published import DOCUMENT
+from pytest_cutile.words.quantities import format_share
+from pytest_cutile.words.statistics import median
 from research.published_figures import GENERATED_BATCH, GENERATED_TOKENS, GENERATIONS
 from tools.gpu_runs.runs import write_document
 from tools.gpu_runs.tables import aligned, markdown

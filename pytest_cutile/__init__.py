@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_cutile.correctness.report import CheckReport
-    from pytest_cutile.platforms.lookup import nearest_architecture
     from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
-    from pytest_cutile.spec import Case, CheckOptions, KernelSpec, ModelSpec, SpecError, Work
-    from pytest_cutile.speed.measure.timing import (
+    from pytest_cutile.tile.tensors.seeded import MakeTensor
+    from pytest_cutile.words.platforms.lookup import nearest_architecture
+    from pytest_cutile.words.spec import Case, CheckOptions, KernelSpec, ModelSpec, SpecError, Work
+    from pytest_cutile.words.timing import (
         Block,
         Device,
         Measurement,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         TimingError,
         TooLong,
     )
-    from pytest_cutile.tensors.seeded import MakeTensor
 
 __all__ = [
     "Block",
@@ -55,10 +55,10 @@ __version__: str
 _MODULES = {
     "pytest_cutile.correctness.report": ("CheckReport",),
     "pytest_cutile.pytest_parts.fixtures": ("CheckKernel", "Perf"),
-    "pytest_cutile.tensors.seeded": ("MakeTensor",),
-    "pytest_cutile.platforms.lookup": ("nearest_architecture",),
-    "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "ModelSpec", "SpecError", "Work"),
-    "pytest_cutile.speed.measure.timing": (
+    "pytest_cutile.tile.tensors.seeded": ("MakeTensor",),
+    "pytest_cutile.words.platforms.lookup": ("nearest_architecture",),
+    "pytest_cutile.words.spec": ("Case", "CheckOptions", "KernelSpec", "ModelSpec", "SpecError", "Work"),
+    "pytest_cutile.words.timing": (
         *("Block", "Device", "Measurement", "ReferenceWorkload", "Regime", "Skipped", "Sustained"),
         *("Timer", "TimingError", "TooLong"),
     ),
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
         return value
     if name == "__version__":
-        from pytest_cutile.version import version
+        from pytest_cutile.words.version import version
 
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,8 +19,8 @@ from pytest_cutile.commands import (
     report,
     reproduce,
 )
-from pytest_cutile.reports.document import printable
-from pytest_cutile.version import version
+from pytest_cutile.words.document import printable
+from pytest_cutile.words.version import version
 
 COMMANDS = {
     "doctor": doctor,

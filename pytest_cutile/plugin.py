@@ -25,7 +25,7 @@ from pytest_cutile.pytest_parts.xdist import Controller, send_to_controller
 if TYPE_CHECKING:
     from pytest_cutile.gates.interpreted import Interpreting
     from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
-    from pytest_cutile.tensors.seeded import MakeTensor
+    from pytest_cutile.tile.tensors.seeded import MakeTensor
 
 INTERPRETING = "_cutile_interpreting"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
@@ -36,7 +36,7 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_cutile import hookspecs
+    from pytest_cutile.pytest_parts import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
@@ -231,7 +231,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = run.settings
     if settings.asked != ("all",) or settings.baseline_path is None or settings.xdist_worker:
         return []
-    from pytest_cutile.reports.document import printable
+    from pytest_cutile.words.document import printable
 
     store = run.session.baselines
     recorded = store.static_architectures() if store is not None else set()
@@ -375,8 +375,8 @@ def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreti
         yield None
         return
     request.getfixturevalue(FORKED)
-    from pytest_cutile.errors import GateSkipped
     from pytest_cutile.gates.interpreted import Interpreting
+    from pytest_cutile.words.errors import GateSkipped
 
     interpreting = Interpreting(session, architecture)
     with ExitStack() as stack:
@@ -394,7 +394,7 @@ def arch(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | No
 @pytest.fixture
 def make_tensor(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> MakeTensor:
     """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test."""
-    from pytest_cutile.tensors.seeded import MakeTensor, seed_from
+    from pytest_cutile.tile.tensors.seeded import MakeTensor, seed_from
 
     if _cutile_interpreting is not None:
         device = "cuda" if _cutile_interpreting.is_active else "cpu"
@@ -426,7 +426,7 @@ def perf(
     _cutile_interpreting: Interpreting | None,
 ) -> Perf:
     """`perf(fn, *args, flops=None, bytes=None, ...)`: measure a launcher, record it, gate it."""
-    from pytest_cutile.gates.speed import suite_of
+    from pytest_cutile.gates.speed.gate import suite_of
     from pytest_cutile.pytest_parts.fixtures import Perf
 
     session = session_of(request.config)

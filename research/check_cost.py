@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.spec import Case, KernelSpec
 from tools.gpu_runs.agreement import check_launch
 from tools.gpu_runs.gpu_state import release_memory
 from tools.gpu_runs.inputs import make_arguments

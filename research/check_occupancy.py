@@ -1,4 +1,6 @@
-"""Compare `pytest_cutile.platforms.occupancy` with NVIDIA's own calculation, over a dense grid. Needs no GPU.
+"""Compare `pytest_cutile.words.platforms.occupancy` with NVIDIA's own calculation, over a dense grid.
+
+Needs no GPU.
 
     python -m research.check_occupancy
 
@@ -19,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_cutile.platforms.data import Architecture, hardware
-from tests.platforms.compare_occupancy import (
+from pytest_cutile.words.platforms.data import Architecture, hardware
+from tests.words.platforms.compare_occupancy import (
     Grid,
     build,
     compare,

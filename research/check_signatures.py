@@ -1,9 +1,9 @@
-"""Compare the signatures that `pytest_cutile.compiler` derives with those of real launches. Needs a GPU.
+"""Compare the signatures that `pytest_cutile.tile.compiler` derives with those of real launches. Needs a GPU.
 
     python -m research.check_signatures
 
 prints one line for each launch and exits with 1 when one differs. No kernel is compiled or run.
-tests/compiler makes the same comparison with no GPU, against cuda-tile on an idle driver; here the
+tests/tile/compiler makes the same comparison with no GPU, against cuda-tile on an idle driver; here the
 tensors, their addresses and the driver are real.
 """
 
@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import cuda.tile as ct
 import torch
 
-from pytest_cutile.compiler.signature import derive_signature
-from tests.compiler.signature_cases import launches, refused
+from pytest_cutile.tile.compiler.signature import derive_signature
+from tests.tile.compiler.signature_cases import launches, refused
 
 
 class _CaughtError(Exception):
@@ -70,7 +70,7 @@ def _differences(derived: Any, real: Any) -> list[str]:
 def main() -> int:
     """Print the table; return 1 when a signature differs."""
     if not torch.cuda.is_available():
-        print("no GPU: use `python -m tests.compiler.compare_signatures`, which needs none")
+        print("no GPU: use `python -m tests.tile.compiler.compare_signatures`, which needs none")
         return 1
 
     def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -15,10 +15,10 @@ import sys
 from collections import Counter
 from typing import Any
 
-from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.gates.declared import compile_case
-from pytest_cutile.static.inspection import inspect
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.tile.compiler import Compiler, export, record_launches
+from pytest_cutile.tile.static.inspection import inspect
+from pytest_cutile.tile.static.rules import occupancy_of
 
 KERNELS = ("matmul", "softmax", "rms_norm")
 ATTRIBUTES = {"shared": 1, "local": 3, "registers": 4}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
 from research.emulated_kernels import LOG2E, Workload, cast, jitter, truncating_cast
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_cutile.tensors.dtypes import name_of
-from pytest_cutile.tensors.formats import FORMATS
-from pytest_cutile.tensors.make_tensor import make_tensor
-from pytest_cutile.tensors.rounding import round_to
+from pytest_cutile.tile.tensors.dtypes import name_of
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.rounding import round_to
+from pytest_cutile.words.formats import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

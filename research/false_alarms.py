@@ -302,7 +302,7 @@ def measure_loss(task: Product) -> dict[str, Any]:
     import torch
 
     from kernels.matmul import matmul
-    from pytest_cutile.tensors.make_tensor import make_tensor
+    from pytest_cutile.tile.tensors.make_tensor import make_tensor
 
     dist: dict[str, Any] = {"dist": "normal"} if task.signs else {"dist": "uniform", "low": 0.0, "high": 1.0}
     a = make_tensor((512, task.k), task.dtype, device="cuda", seed=2 * task.seed, **dist)

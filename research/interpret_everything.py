@@ -75,7 +75,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Let a test translate its kernels itself, some count that; stop one that takes too long."""
-    from pytest_cutile.compiler.export import _exported
+    from pytest_cutile.tile.compiler.export import _exported
 
     _exported.clear()
     seconds = item.config.getoption("--interpret-timeout")
@@ -103,10 +103,10 @@ def interpret_all() -> None:
     """Interpret every launch from now on until the process ends."""
     import torch
 
-    from pytest_cutile.compiler.trace.cuda_api import replacements
-    from pytest_cutile.compiler.trace.launches import Recorder
-    from pytest_cutile.compiler.trace.patching import Replacements
     from pytest_cutile.interpreter import Options, interpret
+    from pytest_cutile.tile.compiler.trace.cuda_api import replacements
+    from pytest_cutile.tile.compiler.trace.launches import Recorder
+    from pytest_cutile.tile.compiler.trace.patching import Replacements
 
     arch = os.environ[_ARCH]
     strict = not os.environ[_RELAXED]
@@ -133,7 +133,7 @@ def _fill_gaps_of_cpu() -> None:
     """Have torch do on the CPU what tests take for granted on CUDA."""
     import torch
 
-    from pytest_cutile.interpreter.ops.rounding import round_to_tf32
+    from pytest_cutile.tile.interpreter.ops.rounding import round_to_tf32
 
     mm, matmul, absolute = torch.mm, torch.Tensor.__matmul__, torch.Tensor.__abs__
 
@@ -175,8 +175,8 @@ def _answer_for_driver(arch: str) -> None:
     from cuda.tile import _cext, _compile, _execution
     from cuda.tile.compilation import KernelSignature
 
-    from pytest_cutile.compiler.signature import derive_signature
-    from pytest_cutile.platforms.architectures import capability
+    from pytest_cutile.tile.compiler.signature import derive_signature
+    from pytest_cutile.words.platforms.architectures import capability
 
     def get_compute_capability(device_id: int = 0) -> tuple[int, int]:
         if device_id:
@@ -215,7 +215,7 @@ def _import_as_it_is(replacements: Any, name: str, how: Any) -> Any:
 @contextlib.contextmanager
 def _cutile_errors() -> Iterator[None]:
     """Raise what cuda-tile raised, which its tests expect, rather than what this project makes of it."""
-    from pytest_cutile.compiler.export import CompileError
+    from pytest_cutile.tile.compiler.export import CompileError
 
     try:
         yield

@@ -31,7 +31,7 @@ import torch
 import kernels
 from pytest_cutile import KernelSpec
 from pytest_cutile.interpreter import Options, interpret
-from pytest_cutile.tensors import make_tensor
+from pytest_cutile.tile.tensors import make_tensor
 from research.operations import Example, all_examples
 from tools.gpu_runs.gpu_state import raise_if_broken, use_one_of
 from tools.gpu_runs.inputs import make_arguments

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Entry, Published, SpeedBaselines
 from pytest_cutile.baselines.store import BaselineStore
-from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, SPECIFICATIONS
+from pytest_cutile.words.platforms.published import B300, DOCUMENT, GB10, SPECIFICATIONS
 from research.published_figures import (
     FMHA_B300,
     FMHA_GB10,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_cutile.platforms.published import B300, GB10
-from pytest_cutile.spec import Work
+from pytest_cutile.words.platforms.published import B300, GB10
+from pytest_cutile.words.spec import Work
 
 BATCH, HEADS, HEAD_DIM = 4, 32, 128
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_cutile.statistics import trimmed_mean
+from pytest_cutile.words.statistics import trimmed_mean
 
 DATA = Path(__file__).parent / "data" / "h200-2026-11-25-regimes.json"
 STEP_SECONDS = 0.04

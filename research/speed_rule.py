@@ -32,15 +32,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pytest_cutile.baselines.select import Stored
-from pytest_cutile.spec import Work
-from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison, StoredTimes
-from pytest_cutile.speed.decide import Rule
-from pytest_cutile.speed.judging import judge_screening
-from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
-from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.speed.suite import MeasuredCases, SpeedSuite
-from pytest_cutile.verdicts import Judgement, Reason, Verdict
+from pytest_cutile.gates.speed.case import SpeedCase
+from pytest_cutile.gates.speed.comparison import Comparison, StoredTimes
+from pytest_cutile.gates.speed.judge import judge_screening
+from pytest_cutile.gates.speed.pending import PendingCase
+from pytest_cutile.gates.speed.rule import Rule
+from pytest_cutile.gates.speed.suite import MeasuredCases, SpeedSuite
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.timing import Block, Device, Measurement, Regime, Sustained
+from pytest_cutile.words.verdicts import Judgement, Reason, Verdict
 
 DEVICE = Device(arch="sm_90", name="NVIDIA H200")
 WORK = Work()

@@ -33,19 +33,19 @@ from typing import Any
 
 from msgspec import structs
 
-from pytest_cutile.compiler import Compiler, digest_code, record_launches
-from pytest_cutile.compiler.compilations import Compilation
-from pytest_cutile.compiler.fingerprint import digest_described
-from pytest_cutile.compiler.traced import trace_launch
 from pytest_cutile.gates.declared import call_of
-from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
-from pytest_cutile.static.changes import Effect
-from pytest_cutile.static.comparison import compare
-from pytest_cutile.static.facts import CaseFacts
-from pytest_cutile.static.inspection import Inspector
-from pytest_cutile.static.roofline import predict
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.compiler import Compiler, digest_code, record_launches
+from pytest_cutile.tile.compiler.compilations import Compilation
+from pytest_cutile.tile.compiler.fingerprint import digest_described
+from pytest_cutile.tile.compiler.traced import trace_launch
+from pytest_cutile.tile.interpreter.executed import count_executed
+from pytest_cutile.tile.static.changes import Effect
+from pytest_cutile.tile.static.comparison import compare
+from pytest_cutile.tile.static.facts import CaseFacts
+from pytest_cutile.tile.static.inspection import Inspector
+from pytest_cutile.tile.static.roofline import predict
+from pytest_cutile.tile.tensors.seeded import MakeTensor
 from research.static_variants import CASES, CONFIGS, FIRST, LATER, MODULES, Variant
 
 MARGIN = 0.03
@@ -215,8 +215,8 @@ def measure(row: Row, base: Any, variant: Any, inputs: Any, timer: Any) -> None:
 
 def make_timer() -> Any:
     """Return the speed gate's timer of the GPU at hand."""
-    from pytest_cutile.gpu.nvml import find_gpu
-    from pytest_cutile.speed.measure.timer import CudaGraphTimer
+    from pytest_cutile.timing.gpu.nvml import find_gpu
+    from pytest_cutile.timing.measure.timer import CudaGraphTimer
 
     return CudaGraphTimer(find_gpu())
 

@@ -11,9 +11,9 @@ from pytest_cutile import Work
 from pytest_cutile.baselines.entries import Entry, Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, render_speed
 from pytest_cutile.cli import main
-from pytest_cutile.platforms.published import B300, GB10
 from pytest_cutile.reports.platforms import compare_platforms, platform_document
-from pytest_cutile.reports.text import render_lines
+from pytest_cutile.words.platforms.published import B300, GB10
+from pytest_cutile.words.text import render_lines
 from research.published_baselines import published_files
 from tests.baselines.examples import baselines, record, run, session
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cutile
-from pytest_cutile.spec import Case, KernelSpec, Work
-from pytest_cutile.verdicts import FAILED, Reason, Verdict
+from pytest_cutile.words.spec import Case, KernelSpec, Work
+from pytest_cutile.words.verdicts import FAILED, Reason, Verdict
 from tests.pages import PAGES, ROOT, name_of
 
 REPORTS = [ROOT / "research" / "README.md", *sorted((ROOT / "research" / "reports").glob("*.md"))]

@@ -20,8 +20,8 @@ import yaml
 
 import pytest_cutile
 from pytest_cutile.cli import COMMANDS
-from pytest_cutile.platforms.architectures import normalize_architecture
 from pytest_cutile.pytest_parts.options.arch import add_arch_option
+from pytest_cutile.words.platforms.architectures import normalize_architecture
 from tests.pages import PAGES, ROOT, SMALL_PAGES, Block, blocks_of, commands_of, name_of
 
 BLOCKS = [block for page in (*PAGES, *SMALL_PAGES) for block in blocks_of(page)]

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Timer
+from pytest_cutile.words.timing import Timer
 from tools.comparison.case import start_comparing
 from tools.comparison.page import case_text, merged, page, summary_text
 from tools.comparison.stream_timer import StreamTimer

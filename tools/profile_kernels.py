@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.profiling.counters import KernelCounters
-from pytest_cutile.profiling.limits import bound_of_launch
-from pytest_cutile.profiling.ncu import ProfilingError, collect, find_ncu
 from pytest_cutile.reports.profile import counters_table
-from pytest_cutile.reports.text import render_lines
+from pytest_cutile.timing.profiling.counters import KernelCounters
+from pytest_cutile.timing.profiling.limits import bound_of_launch
+from pytest_cutile.timing.profiling.ncu import ProfilingError, collect, find_ncu
+from pytest_cutile.words.text import render_lines
 from tools.gpu_runs.suites import prepare, select
 
 CALLS_BEFORE = 3

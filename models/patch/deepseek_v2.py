@@ -29,7 +29,7 @@ from models.patch.common import (
     replace_norms_and_gates,
     replace_projections,
 )
-from pytest_cutile.compiler import pretended_backing
+from pytest_cutile.tile.compiler import pretended_backing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

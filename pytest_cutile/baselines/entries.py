@@ -10,10 +10,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pytest_cutile.results import Microseconds, RelativeSpread
-from pytest_cutile.spec import Work
-from pytest_cutile.static.facts import CaseFacts
-from pytest_cutile.version import version
+from pytest_cutile.tile.static.facts import CaseFacts
+from pytest_cutile.words.results import Microseconds, RelativeSpread
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.version import version
 
 _COMMIT = re.compile(r"(([0-9a-f]{7,40}|[0-9a-f]{64})\+?)?", re.ASCII)
 

@@ -26,10 +26,10 @@ from pytest_cutile.baselines.entries import (
     is_commit,
 )
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.locking import replacing, write_text
-from pytest_cutile.platforms.lookup import gpu_slug
-from pytest_cutile.spec import Work
-from pytest_cutile.static.facts import CaseFacts
+from pytest_cutile.tile.static.facts import CaseFacts
+from pytest_cutile.words.locking import replacing, write_text
+from pytest_cutile.words.platforms.lookup import gpu_slug
+from pytest_cutile.words.spec import Work
 
 SPEED_SCHEMA, STATIC_SCHEMA = 4, 2
 """Versions of the two forms that this release writes and reads."""

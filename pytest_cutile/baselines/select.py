@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import Entry, Record, RecordedSession, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.spec import Work
+from pytest_cutile.words.spec import Work
 
 MAX_RUNS = 12
 """Runs kept of each case and GPU, the newest: four sessions of three processes."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_cutile.baselines import files
 from pytest_cutile.baselines.entries import SpeedBaselines, StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.quantities import counted
+from pytest_cutile.words.quantities import counted
 
 RenewSpeed = Callable[[SpeedBaselines], SpeedBaselines]
 """Returns the baselines to store for those that are stored now, which are empty where there is no file."""

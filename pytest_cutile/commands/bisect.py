@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.reports.document import printable
-from pytest_cutile.revisions.git import Repository, RevisionError, git, git_environment
-from pytest_cutile.temporary import temporary_folder
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.gates.revisions.git import Repository, RevisionError, git, git_environment
+from pytest_cutile.words.document import printable
+from pytest_cutile.words.temporary import temporary_folder
+from pytest_cutile.words.verdicts import Verdict
 
 HELP = "find the commit since which a case is slower, or its compiled code worse"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_speed
 from pytest_cutile.commands.output import require_pages, write
-from pytest_cutile.quantities import counted
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.platforms import PlatformComparison, compare_platforms, platform_document
-from pytest_cutile.reports.text import render_lines
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.text import render_lines
 
 HELP = "show how platforms compare, case by case"
 _SUFFIXES = (".html", ".svg", ".md", ".txt")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import summarize
-from pytest_cutile.compiler.toolchain import (
+from pytest_cutile.gates import REGISTRY
+from pytest_cutile.tile.compiler.toolchain import (
     CompilerMissing,
     ToolMissing,
     find_tileiras,
@@ -24,10 +25,9 @@ from pytest_cutile.compiler.toolchain import (
     tool_version,
     toolchain_versions,
 )
-from pytest_cutile.gates import REGISTRY
-from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Document, Facts, Paragraph
-from pytest_cutile.reports.text import render_text
+from pytest_cutile.words.document import Document, Facts, Paragraph
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.text import render_text
 
 HELP = "show which gates work on this machine, and how to fix the others"
 
@@ -143,7 +143,7 @@ def _first_problem(*checks: Callable[[], object]) -> str:
 
 
 def _gpus() -> Iterator[tuple[str, list[str]]]:
-    from pytest_cutile.gpu import condition, nvml
+    from pytest_cutile.timing.gpu import condition, nvml
 
     try:
         device, state, driver = nvml.find_gpu(), nvml.read_state(), nvml.driver_environment()
@@ -160,8 +160,8 @@ def _gpus() -> Iterator[tuple[str, list[str]]]:
 
 
 def _gpu_problem() -> str:
-    from pytest_cutile.gpu import nvml
-    from pytest_cutile.gpu.at_hand import torch_problem
+    from pytest_cutile.timing.gpu import nvml
+    from pytest_cutile.timing.gpu.at_hand import torch_problem
 
     try:
         nvml.find_gpu()

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.reports.history import history_document
-from pytest_cutile.reports.text import render_text
+from pytest_cutile.words.text import render_text
 
 HELP = "print how the recorded times of a case moved over commits and GPUs"
 

@@ -10,7 +10,7 @@ from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import SessionConflictError, merge
 from pytest_cutile.baselines.store import read_speed, read_speed_target, record_speed
-from pytest_cutile.quantities import counted
+from pytest_cutile.words.quantities import counted
 
 HELP = "put together what several runners recorded of one platform"
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from pytest_cutile.baselines.store import migrate
-from pytest_cutile.quantities import counted
-from pytest_cutile.revisions.git import Repository, RevisionError
+from pytest_cutile.gates.revisions.git import Repository, RevisionError
+from pytest_cutile.words.quantities import counted
 
 HELP = "rewrite baselines of an older version in the current format"
 

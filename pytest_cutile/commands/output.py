@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.locking import not_written, replace_file
+from pytest_cutile.words.locking import not_written, replace_file
 
 
 def require_pages() -> None:

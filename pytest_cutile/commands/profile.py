@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from pytest_cutile.commands.output import write
-from pytest_cutile.profiling.ncu import SECTIONS, ProfilingError, collect, find_ncu
-from pytest_cutile.profiling.profiled_case import ProfiledCase
-from pytest_cutile.reports.document import Document
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.profile import profile_document
-from pytest_cutile.reports.text import render_text
-from pytest_cutile.temporary import temporary_folder
+from pytest_cutile.timing.profiling.ncu import SECTIONS, ProfilingError, collect, find_ncu
+from pytest_cutile.timing.profiling.profiled_case import ProfiledCase
+from pytest_cutile.words.document import Document
+from pytest_cutile.words.temporary import temporary_folder
+from pytest_cutile.words.text import render_text
 
 HELP = "say what bounds a case, by the GPU's counters (Nsight Compute)"
 

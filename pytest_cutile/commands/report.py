@@ -14,8 +14,8 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import merge
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.commands.output import require_pages, write
-from pytest_cutile.quantities import counted
 from pytest_cutile.reports.report import Report, from_json, report_of_baselines, to_json
+from pytest_cutile.words.quantities import counted
 
 HELP = "write a page of what is stored: figures, rooflines, history, compiled code"
 

@@ -49,10 +49,10 @@ from pytest_cutile.correctness.on_cpu import OnCpu, on_cpu, to_cpu
 from pytest_cutile.correctness.other_arrays import with_tensors
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
+from pytest_cutile.correctness.run_stopped import raising_exit
 from pytest_cutile.correctness.signatures import function_name, parameter_names
-from pytest_cutile.run_stopped import raising_exit
-from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
+from pytest_cutile.tile.tensors.trees import describe, have_same_bits, named_leaves, tensors_in
+from pytest_cutile.words.spec import CheckOptions
 
 MOST_LAUNCHES = 4
 """Launches of a check up to which another one follows because of what the last one left in memory."""

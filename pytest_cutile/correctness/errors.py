@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_cutile.results import ErrorMap
+    from pytest_cutile.words.results import ErrorMap
 
 
 SECOND_LAUNCH = "the second launch, after one that was right"

@@ -19,8 +19,8 @@ from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, Un
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, choose
 from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.signatures import function_name, positional_names, resolve_arguments
-from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.trees import Named, map_tensors, named_tensors, tensors_in
+from pytest_cutile.tile.tensors.trees import Named, map_tensors, named_tensors, tensors_in
+from pytest_cutile.words.spec import CheckOptions
 
 _OF = "gradient of "
 """How the names of gradients begin: of outputs those that are given, of arguments those that are returned."""

@@ -13,7 +13,7 @@ import torch
 from pytest_cutile.correctness.error_model.injection import Injector
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import ReferenceFailed
-from pytest_cutile.tensors.trees import is_on_gpu, map_tensors, tensors_in
+from pytest_cutile.tile.tensors.trees import is_on_gpu, map_tensors, tensors_in
 
 LARGEST_BYTES = 8 << 20
 """Size of a call's arguments on a GPU up to which they are copied to the CPU, where references are slow."""

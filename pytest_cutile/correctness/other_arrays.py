@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.signatures import function_name
-from pytest_cutile.tensors.other_arrays import (
+from pytest_cutile.tile.tensors.other_arrays import (
     ArrayMaker,
     as_array,
     as_tensor,
@@ -21,7 +21,7 @@ from pytest_cutile.tensors.other_arrays import (
     maker_of,
     on_memory_of,
 )
-from pytest_cutile.tensors.trees import map_leaves, tensors_in
+from pytest_cutile.tile.tensors.trees import map_leaves, tensors_in
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ REGISTRY = (
     Registration(
         "speed",
         "times a kernel and compares it with its baseline",
-        f"{__name__}.speed:SpeedGate",
+        f"{__name__}.speed.gate:SpeedGate",
         needs=("GPU", "compiler", "lock"),
     ),
 )

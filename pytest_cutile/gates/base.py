@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_cutile.input_names import NORMAL
-from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.gates.session import Session
+from pytest_cutile.words.input_names import NORMAL
+from pytest_cutile.words.spec import Case, KernelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

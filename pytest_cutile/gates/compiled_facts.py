@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_cutile.compiler.compilations import Compilation, wait_for
-from pytest_cutile.compiler.configurations import Configuration
-from pytest_cutile.compiler.traced import CompileCase
-from pytest_cutile.session import Session
-from pytest_cutile.static.configurations import drawbacks_of
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.static.inspection import Inspected
+from pytest_cutile.gates.session import Session
+from pytest_cutile.tile.compiler.compilations import Compilation, wait_for
+from pytest_cutile.tile.compiler.configurations import Configuration
+from pytest_cutile.tile.compiler.traced import CompileCase
+from pytest_cutile.tile.static.configurations import drawbacks_of
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.tile.static.inspection import Inspected
 
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
 _SHOWN_TEXT = 48

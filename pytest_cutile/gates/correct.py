@@ -10,25 +10,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_cutile.compiler import CompileError, CompilerFault
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.errors import GateSkipped
-from pytest_cutile.forking import ForkDied, call_in_fork, can_fork
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
 from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
-from pytest_cutile.gpu.context import breaks_the_context
-from pytest_cutile.input_names import NORMAL
-from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.results import INTERPRETER, CorrectResult
-from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.seeded import MakeTensor, seed_from
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.tile.compiler import CompileError, CompilerFault
+from pytest_cutile.tile.forking import ForkDied, call_in_fork, can_fork
+from pytest_cutile.tile.interpreter.faults import KernelFault
+from pytest_cutile.tile.tensors.seeded import MakeTensor, seed_from
+from pytest_cutile.timing.gpu.context import breaks_the_context
+from pytest_cutile.words.errors import GateSkipped
+from pytest_cutile.words.input_names import NORMAL
+from pytest_cutile.words.results import INTERPRETER, CorrectResult
+from pytest_cutile.words.spec import Case, KernelSpec
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 MOSTLY = 0.5
 """Share of the outputs' elements below which those that come from launches are worth a remark."""

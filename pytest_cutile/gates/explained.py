@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pytest_cutile.correctness.errors import with_facts
 from pytest_cutile.correctness.guards.launching import Interpreted, Launching, call_launcher
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.interpreter.faults import UnwrittenOutput, excerpt
+from pytest_cutile.tile.interpreter.faults import UnwrittenOutput, excerpt
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_cutile.interpreter import Run
-    from pytest_cutile.interpreter.provenance import Trace
+    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.tile.interpreter.provenance import Trace
 
 CheckWith = Callable[[Launching], CheckReport]
 """Makes a check, given what calls its launcher."""
@@ -109,7 +109,7 @@ def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> ElementOr
 
 def tensors_of(outputs: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the tensors of a call by name; of a launcher that returns nothing, outputs are arguments."""
-    from pytest_cutile.tensors.trees import named_tensors
+    from pytest_cutile.tile.tensors.trees import named_tensors
 
     return dict(named_tensors((outputs, list(args), dict(kwargs)), "call"))
 

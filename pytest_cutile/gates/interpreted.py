@@ -12,10 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.compiler import Compiled, CompileError, export
-from pytest_cutile.compiler.compilations import wait_for
-from pytest_cutile.compiler.toolchain import CompilerMissing
-from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks, Tuning
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launching import (
     Interpreted,
@@ -25,7 +21,6 @@ from pytest_cutile.correctness.guards.launching import (
 )
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name
-from pytest_cutile.errors import NO_TORCH, GateSkipped
 from pytest_cutile.gates.explained import (
     CheckWith,
     WrongElement,
@@ -34,18 +29,23 @@ from pytest_cutile.gates.explained import (
     why_unwritten,
 )
 from pytest_cutile.gates.known_faults import CompiledLaunch, find_known_faults
+from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.tuned import MOST, EachConfiguration
-from pytest_cutile.interpreter.contribution import Contribution
-from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
-from pytest_cutile.interpreter.options import Options
-from pytest_cutile.session import Session
-from pytest_cutile.settings import CheckOn
-from pytest_cutile.spec import Work
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.compiler import Compiled, CompileError, export
+from pytest_cutile.tile.compiler.compilations import wait_for
+from pytest_cutile.tile.compiler.toolchain import CompilerMissing
+from pytest_cutile.tile.compiler.trace.tuning import NoConfigurationWorks, Tuning
+from pytest_cutile.tile.interpreter.contribution import Contribution
+from pytest_cutile.tile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
+from pytest_cutile.tile.interpreter.options import Options
+from pytest_cutile.words.errors import NO_TORCH, GateSkipped
+from pytest_cutile.words.settings import CheckOn
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.compiler import CompileJob, Launch
-    from pytest_cutile.interpreter import Run
+    from pytest_cutile.tile.compiler import CompileJob, Launch
+    from pytest_cutile.tile.interpreter import Run
 
 LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""
@@ -84,7 +84,7 @@ class Interpreting:
     def active(self) -> Iterator[None]:
         """Make launch code run on the CPU; inputs are to be made inside as well."""
         try:
-            from pytest_cutile.interpreter import interpret
+            from pytest_cutile.tile.interpreter import interpret
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -138,7 +138,7 @@ class Interpreting:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         if self._compiles:
             compiling = self._session.compiler.submit(job)
-            from pytest_cutile.compiler.parameters import parameters_of  # it imports torch
+            from pytest_cutile.tile.compiler.parameters import parameters_of  # it imports torch
 
             parameters = parameters_of(launch)
             self._launched.append(CompiledLaunch(job=job, parameters=parameters, compiling=compiling))
@@ -291,7 +291,7 @@ class Interpreting:
 
     def _launch(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; the interpreter knows what was written, so that no memory is poisoned here."""
-        from pytest_cutile.tensors.trees import tensors_in
+        from pytest_cutile.tile.tensors.trees import tensors_in
 
         self._launched_bytes = sum(tensor.nbytes for tensor in tensors_in((args, kwargs)))
         self._refuse_large(self._launched_bytes)
@@ -307,7 +307,7 @@ class Interpreting:
         return outputs
 
     def _check_written(self, fn: Callable[..., Any], outputs: Any) -> None:
-        from pytest_cutile.tensors.trees import named_tensors
+        from pytest_cutile.tile.tensors.trees import named_tensors
 
         named = list(named_tensors(outputs, "output"))
         try:

@@ -7,20 +7,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cutile.compiler import Compiled, CompileJob, CompilerFault
-from pytest_cutile.compiler.job import source_line
-from pytest_cutile.compiler.parameters import LaunchParameters
-from pytest_cutile.compiler.toolchain import toolchain_versions
-from pytest_cutile.platforms.known_faults import KNOWN_FAULTS, KnownFault, PastTheEnd
-from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Document, Facts
-from pytest_cutile.reports.text import render_text
-from pytest_cutile.session import Session
-from pytest_cutile.static.facts import LaunchFacts, Site
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.gates.session import Session
+from pytest_cutile.tile.compiler import Compiled, CompileJob, CompilerFault
+from pytest_cutile.tile.compiler.job import source_line
+from pytest_cutile.tile.compiler.parameters import LaunchParameters
+from pytest_cutile.tile.compiler.toolchain import toolchain_versions
+from pytest_cutile.tile.static.facts import LaunchFacts, Site
+from pytest_cutile.words.document import Document, Facts
+from pytest_cutile.words.platforms.known_faults import KNOWN_FAULTS, KnownFault, PastTheEnd
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.text import render_text
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.interpreter.tile_stores import TileStore
+    from pytest_cutile.tile.interpreter.tile_stores import TileStore
 
 _IN_WORDS = {"store": "a store", "atomic": "an atomic store"}
 
@@ -83,7 +83,7 @@ def find_known_faults(session: Session, launches: Sequence[CompiledLaunch]) -> l
 
 def _past_the_end(session: Session, launch: CompiledLaunch, pattern: PastTheEnd) -> list[TileStore]:
     """Return the stores of a launch that have the pattern; what is quick to exclude is looked at first."""
-    from pytest_cutile.interpreter.tile_stores import may_go_past, tile_stores  # it imports torch
+    from pytest_cutile.tile.interpreter.tile_stores import may_go_past, tile_stores  # it imports torch
 
     if not may_go_past(launch.parameters, pattern.piece_bytes):
         return []

@@ -24,21 +24,21 @@ from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameters_of
-from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome
+from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.user_code import user_code
-from pytest_cutile.gpu.context import breaks_the_context
-from pytest_cutile.input_names import LAYOUTS, NORMAL
-from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.results import INTERPRETER, CorrectResult
-from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec, SpecError
-from pytest_cutile.tensors.seeded import MakeTensor
-from pytest_cutile.tensors.trees import tensors_in
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.tile.interpreter.faults import KernelFault
+from pytest_cutile.tile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.tensors.trees import tensors_in
+from pytest_cutile.timing.gpu.context import breaks_the_context
+from pytest_cutile.words.errors import GateSkipped
+from pytest_cutile.words.input_names import LAYOUTS, NORMAL
+from pytest_cutile.words.results import INTERPRETER, CorrectResult
+from pytest_cutile.words.spec import Case, KernelSpec, SpecError
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

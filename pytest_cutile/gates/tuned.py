@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from pytest_cutile.compiler import CompileError, cutile
-from pytest_cutile.compiler.trace.tuning import NoConfigurationWorks, Search
 from pytest_cutile.correctness.errors import KernelMismatch, with_facts
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.errors import GateSkipped
-from pytest_cutile.forking import ForkDied, answer_and_exit, can_fork, fork, wait_for_answer
-from pytest_cutile.interpreter.faults import KernelFault, NotInterpreted
-from pytest_cutile.quantities import counted
+from pytest_cutile.tile.compiler import CompileError, cutile
+from pytest_cutile.tile.compiler.trace.tuning import NoConfigurationWorks, Search
+from pytest_cutile.tile.forking import ForkDied, answer_and_exit, can_fork, fork, wait_for_answer
+from pytest_cutile.tile.interpreter.faults import KernelFault, NotInterpreted
+from pytest_cutile.words.errors import GateSkipped
+from pytest_cutile.words.quantities import counted
 
 MOST = 16
 """Configurations that are checked unasked, besides the one that the launcher chooses."""

@@ -10,12 +10,12 @@ from unittest import SkipTest
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
-from pytest_cutile.compiler.launch_fault import fault_of_launch
 from pytest_cutile.correctness.errors import ReferenceFailed
-from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gpu.context import breaks_the_context, is_out_of_memory
-from pytest_cutile.run_stopped import carrying_exit, raising_exit
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.correctness.run_stopped import carrying_exit, raising_exit
+from pytest_cutile.tile.compiler.launch_fault import fault_of_launch
+from pytest_cutile.timing.gpu.context import breaks_the_context, is_out_of_memory
+from pytest_cutile.words.errors import GateSkipped
+from pytest_cutile.words.verdicts import Reason
 
 _TIMEOUT = "pytest_timeout"
 """The module of pytest-timeout, whose signal handler fails the test that runs."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_cutile.speed.measure.timing import Measurement
+    from pytest_cutile.words.timing import Measurement
 
 _CLOCK = pytest.StashKey["SampleClock"]()
 Publish: TypeAlias = "Callable[[Measurement], None]"

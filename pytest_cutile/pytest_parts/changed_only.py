@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.quantities import counted
+from pytest_cutile.words.quantities import counted
 
 
 class ChangedOnly:
@@ -18,10 +18,10 @@ class ChangedOnly:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what need not run; last, because only what is selected is compiled."""
         from pytest_cutile.baselines.errors import BaselineError
-        from pytest_cutile.gates.unchanged import unchanged
+        from pytest_cutile.gates.revisions.modules import RevisionError
+        from pytest_cutile.gates.speed.unchanged import unchanged
         from pytest_cutile.pytest_parts.collection import DeclaredTest
         from pytest_cutile.pytest_parts.deferred import measures
-        from pytest_cutile.revisions.modules import RevisionError
 
         run, settings = self._run, self._run.settings
         tasks = {

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_cutile.spec import KernelSpec
+    from pytest_cutile.words.spec import KernelSpec
 
 
 class Collected:

@@ -20,13 +20,13 @@ import pytest
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import is_compiled, trace_origin
+from pytest_cutile.gates.session import Session
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.forked_tests import FORKED, put_first_of_own
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.quantities import abridged
-from pytest_cutile.session import Session
-from pytest_cutile.settings import SearchBudget
-from pytest_cutile.spec import KernelSpec, ModelSpec, SpecError
+from pytest_cutile.words.quantities import abridged
+from pytest_cutile.words.settings import SearchBudget
+from pytest_cutile.words.spec import KernelSpec, ModelSpec, SpecError
 
 if TYPE_CHECKING:
     from _pytest._code.code import TerminalRepr

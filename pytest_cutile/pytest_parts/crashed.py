@@ -11,13 +11,13 @@ from _pytest.runner import CallInfo
 from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.failure import Place
 from pytest_cutile.pytest_parts.reporting import PROPERTY
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_cutile.results import Result
-    from pytest_cutile.session import Session
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.results import Result
 
 PHASES = ("setup", "call", "teardown")
 _MEASURING, _CHECKING = "perf", "check_kernel"
@@ -69,7 +69,7 @@ def _nothing() -> None:
 def crash_results(item: pytest.Item, session: Session, reason: Reason, detail: str) -> list[Result]:
     """Return the results of a test that ended its process: one for each gate that it would have asked."""
     from pytest_cutile.pytest_parts.reproduce import arch_of
-    from pytest_cutile.results import CorrectResult, SpeedResult, names_of_test
+    from pytest_cutile.words.results import CorrectResult, SpeedResult, names_of_test
 
     task = getattr(item, "task", None)
     if task is not None:
@@ -103,7 +103,7 @@ def result_of_lost(nodeid: str, reason: Reason, detail: str, known: Result | Non
 
     For a process that has collected nothing. A test without a gate in its id counts as one that measures.
     """
-    from pytest_cutile.results import names_of_test
+    from pytest_cutile.words.results import names_of_test
 
     gate = gate_of(nodeid)
     kernel, case = names_of_test(nodeid)
@@ -124,7 +124,7 @@ def result_of_lost(nodeid: str, reason: Reason, detail: str, known: Result | Non
 
 
 def _result_type(gate: str) -> type[Result]:
-    from pytest_cutile.results import Result
+    from pytest_cutile.words.results import Result
 
     return {str(kind.__struct_config__.tag): kind for kind in Result.__subclasses__()}[gate]
 

@@ -18,10 +18,10 @@ from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.pytest_parts.workers import WorkerEnding
 
 if TYPE_CHECKING:
+    from pytest_cutile.gates.speed.pending import PendingCase
+    from pytest_cutile.gates.speed.suite import SpeedSuite
     from pytest_cutile.pytest_parts.fresh_process import Server
     from pytest_cutile.pytest_parts.meeting import Worker
-    from pytest_cutile.speed.pending import PendingCase
-    from pytest_cutile.speed.suite import SpeedSuite
 
 
 @dataclass
@@ -66,7 +66,7 @@ class DeferredReports:
         """Run a test that measures speed; report it unless a case is pending."""
         if not measures(item):
             return None
-        from pytest_cutile.gates.speed import suite_of
+        from pytest_cutile.gates.speed.gate import suite_of
 
         suite = suite_of(self._run.gates)
         known = len(suite.pending)
@@ -112,7 +112,7 @@ class DeferredReports:
 
     def _decide(self, *, stopped: bool) -> None:
         """Decide all pending cases, or give them up if the run was `stopped`; report their tests."""
-        from pytest_cutile.gates.speed import suite_of
+        from pytest_cutile.gates.speed.gate import suite_of
         from pytest_cutile.pytest_parts.fresh_process import measure_again
 
         suite, measuring = suite_of(self._run.gates), self._measuring

@@ -27,13 +27,13 @@ from _pytest._code.code import (
 )
 
 from pytest_cutile.pytest_parts.reporting import PROPERTY
-from pytest_cutile.verdicts import COMPILERS_FAULTS, Verdict
+from pytest_cutile.words.verdicts import COMPILERS_FAULTS, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
     from pytest_cutile.gates.outcome import GateFailed
-    from pytest_cutile.results import ErrorMap
-    from pytest_cutile.session import Session
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.results import ErrorMap
 
 _FAILED = "E   "
 """Begins the lines that pytest shows in red."""
@@ -144,7 +144,7 @@ def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str 
         folder: Paths are shown relative to this folder.
         command: How to repeat or accept it.
     """
-    from pytest_cutile.reports.document import printable
+    from pytest_cutile.words.document import printable
 
     text = text.replace(f"{folder}{os.sep}", "")
     first, *rest = [printable(line) for line in text.splitlines()] or [""]
@@ -199,7 +199,7 @@ def shorten(
 
 def _height(entries: Sequence[ReprEntry | ReprEntryNative]) -> int:
     """Return the lines of a failure on a terminal of usual width; the place takes two lines."""
-    from pytest_cutile.reports.text import WIDTH
+    from pytest_cutile.words.text import WIDTH
 
     return 2 + sum(max(1, -(-len(line.rstrip()) // WIDTH)) for entry in entries for line in entry.lines)
 

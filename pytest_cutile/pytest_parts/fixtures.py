@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name, parameter_names, positional_names
@@ -17,18 +16,19 @@ from pytest_cutile.gates.correct import gate_correct, refuse_other_work
 from pytest_cutile.gates.declared import check_call
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
-from pytest_cutile.gates.speed import gate_speed
+from pytest_cutile.gates.revisions.paired import with_own_imports
+from pytest_cutile.gates.session import Session
+from pytest_cutile.gates.speed.case import Launcher, SpeedCase
+from pytest_cutile.gates.speed.gate import gate_speed
+from pytest_cutile.gates.speed.suite import SpeedSuite
 from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
 from pytest_cutile.pytest_parts.failure import Place
-from pytest_cutile.results import INTERPRETER, CorrectResult, names_of_test
-from pytest_cutile.revisions.paired import with_own_imports
-from pytest_cutile.session import Session
-from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work, refuse_misspelled
-from pytest_cutile.speed.case import Launcher, SpeedCase
-from pytest_cutile.speed.measure.call import Call
-from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.tile.compiler.source import declaration_digest
+from pytest_cutile.timing.measure.call import Call
+from pytest_cutile.words.results import INTERPRETER, CorrectResult, names_of_test
+from pytest_cutile.words.spec import Axes, CheckOptions, SpecError, Work, refuse_misspelled
+from pytest_cutile.words.timing import Measurement
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +133,7 @@ class CheckKernel:
 
     def _describe_call(self, fn: Callable[..., Any], args: Sequence[Any]) -> str:
         """Return which call of the test this is: "call 3: double(x float32 [300])"."""
-        from pytest_cutile.tensors.trees import describe
+        from pytest_cutile.tile.tensors.trees import describe
 
         names = positional_names(fn, len(args))
         inputs = [f"{name} {describe(value)}" for name, value in zip(names, args, strict=True)]

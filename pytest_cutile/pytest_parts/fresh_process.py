@@ -2,7 +2,8 @@
 
 A server imports and collects once, without ever using the GPU, while the run still tests; each fresh process
 is a fork of the server. Several fresh processes start at once: one measures, and holds the GPU's lock for
-one case at a time, while the others get ready. The run and its server talk by files (`speed/protocol.py`).
+one case at a time, while the others get ready. The run and its server talk by files
+(`gates/speed/protocol.py`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
+from pytest_cutile.gates.speed.case import Request
+from pytest_cutile.gates.speed.protocol import Answers, Failed, ProcessFiles
 from pytest_cutile.pytest_parts.options import OPTIONS, SERVER_FOLDER
-from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.case import Request
-from pytest_cutile.speed.protocol import Answers, Failed, ProcessFiles
-from pytest_cutile.temporary import temporary_folder
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.words.settings import SHARERS_VARIABLE
+from pytest_cutile.words.temporary import temporary_folder
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_cutile.speed.measure.call import MeasurementFailed
-    from pytest_cutile.speed.measure.timing import Measurement
-    from pytest_cutile.speed.pending import PendingCase
+    from pytest_cutile.gates.speed.pending import PendingCase
+    from pytest_cutile.timing.measure.call import MeasurementFailed
+    from pytest_cutile.words.timing import Measurement
 
 POLL_SECONDS = 0.02
 AT_ONCE = 3

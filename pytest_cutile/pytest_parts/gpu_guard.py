@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.gpu.context import context_error
 from pytest_cutile.pytest_parts.crashed import PHASES, Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.pytest_parts.watchdog import Watchdog
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.timing.gpu.context import context_error
+from pytest_cutile.words.verdicts import Reason
 
 
 class GpuGuard:

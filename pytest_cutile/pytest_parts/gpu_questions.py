@@ -23,7 +23,7 @@ class GpuQuestions:
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         if "torch" in sys.modules:
-            from pytest_cutile.compiler.trace.questions import add_advice, questions_answered
+            from pytest_cutile.tile.compiler.trace.questions import add_advice, questions_answered
 
             with questions_answered(self._arch):
                 report = yield
@@ -52,6 +52,6 @@ def _error_of(report: pytest.CollectReport) -> pytest.ExceptionInfo[BaseExceptio
     error: pytest.ExceptionInfo[BaseException] | None = None if call is None else call.excinfo
     if error is None or "torch" not in sys.modules:
         return None
-    from pytest_cutile.compiler.trace.questions import wants_gpu
+    from pytest_cutile.tile.compiler.trace.questions import wants_gpu
 
     return error if wants_gpu(error.value) else None

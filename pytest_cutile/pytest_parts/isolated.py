@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from _pytest.runner import runtestprotocol
 
-from pytest_cutile.forking import ForkDied, call_in_fork
 from pytest_cutile.pytest_parts.collection import prepare_once
 from pytest_cutile.pytest_parts.crashed import Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import FORK_REPORTS, PytestRun
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.forking import ForkDied, call_in_fork
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
     import pytest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.gpu.context import context_error
+from pytest_cutile.gates.speed.protocol import Failed, ProcessFiles, RequestedCases
 from pytest_cutile.pytest_parts.fresh_process import (
     ANOTHER_SERVER,
     DIE_WITH_PARENT,
@@ -20,8 +20,8 @@ from pytest_cutile.pytest_parts.fresh_process import (
 )
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.pytest_parts.watchdog import Watchdog
-from pytest_cutile.speed.protocol import Failed, ProcessFiles, RequestedCases
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.timing.gpu.context import context_error
+from pytest_cutile.words.verdicts import Reason
 
 
 class MeasuringServer:

@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from pytest_cutile.gates.speed.case import Request
+from pytest_cutile.gates.speed.protocol import Answers, take_message, write_message
 from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.pytest_parts.workers import WorkerEnding
-from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.case import Request
-from pytest_cutile.speed.protocol import Answers, take_message, write_message
-from pytest_cutile.temporary import temporary_folder
+from pytest_cutile.words.settings import SHARERS_VARIABLE
+from pytest_cutile.words.temporary import temporary_folder
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""

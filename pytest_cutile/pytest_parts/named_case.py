@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cutile.pytest_parts.run import run_of
-from pytest_cutile.quantities import abridged
+from pytest_cutile.words.quantities import abridged
 
 if TYPE_CHECKING:
     from pytest_cutile.pytest_parts.collection import DeclaredTest

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pytest_cutile.errors import GateSkipped
 from pytest_cutile.pytest_parts.named_case import collect_kernels_alone, tests_of_case
 from pytest_cutile.pytest_parts.run import PytestRun, run_of
+from pytest_cutile.words.errors import GateSkipped
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
-    from pytest_cutile.profiling.profiled_case import ProfiledCase
-    from pytest_cutile.session import Session
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.timing.profiling.profiled_case import ProfiledCase
 
 CALLS_BEFORE = 3
 
@@ -70,7 +70,7 @@ class ProfiledLaunch:
 def describe(session: Session, task: Task) -> ProfiledCase:
     from pytest_cutile.gates.compiled_facts import compiled_facts
     from pytest_cutile.gates.declared import compile_case
-    from pytest_cutile.profiling.profiled_case import ProfiledCase
+    from pytest_cutile.timing.profiling.profiled_case import ProfiledCase
 
     device, work = session.gpu.timer.device, task.spec.work_of(task.case)
     facts, missing = None, ""
@@ -100,7 +100,7 @@ def launch_once(session: Session, task: Task) -> None:
     """
     from pytest_cutile.gates.correct import make_inputs
     from pytest_cutile.gates.declared import call_of, passes_of
-    from pytest_cutile.tensors.seeded import timed_seed
+    from pytest_cutile.tile.tensors.seeded import timed_seed
 
     inputs = make_inputs(session, task, seed=timed_seed(task.spec, task.case), signed_rows=False)
     call = call_of(passes_of(task.spec, task.case), inputs)

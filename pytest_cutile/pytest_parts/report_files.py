@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.reports.formats import FORMATS, ReportFormat
+from pytest_cutile.reports.formats import FORMATS
 
 if TYPE_CHECKING:
     from pytest_cutile.pytest_parts.run import PytestRun
 
 
-def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
-    paths: dict[ReportFormat, Path] = {}
+def read_report_paths(config: pytest.Config) -> dict[str, Path]:
+    """Return the files to write, by option."""
+    paths: dict[str, Path] = {}
     for report_format in FORMATS:
         text = config.getoption(report_format.option)
         if text is None or hasattr(config, "workerinput"):
@@ -45,8 +46,8 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
                 f"{report_format.option}: {text} cannot be written: {error.strerror}"
             ) from error
         if other := next((one for one, taken in paths.items() if taken == path), None):
-            raise pytest.UsageError(f"{other.option} and {report_format.option} are one file: {text}")
-        paths[report_format] = path
+            raise pytest.UsageError(f"{other} and {report_format.option} are one file: {text}")
+        paths[report_format.option] = path
     return paths
 
 
@@ -69,12 +70,14 @@ class ReportFiles:
             environment=_environment(self._run),
             baselines=self._run.settings.baseline_path,
         )
-        for report_format, path in self._run.settings.report_paths.items():
+        paths = self._run.settings.report_paths
+        for report_format in (one for one in FORMATS if one.option in paths):
+            path = paths[report_format.option]
             text = report_format.render(outcome)
             try:
                 _write(path, text, appends=report_format.appends)
             except OSError as error:
-                from pytest_cutile.locking import not_written
+                from pytest_cutile.words.locking import not_written
 
                 if session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -91,15 +94,15 @@ def _write(path: Path, text: str, *, appends: bool) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{text}" if file.seekable() and file.tell() else text)
         return
-    from pytest_cutile.locking import replace_file
+    from pytest_cutile.words.locking import replace_file
 
     replace_file(path, text)
 
 
 def _environment(run: PytestRun) -> dict[str, str]:
     """Return versions, commit, GPU and command line of the run; without what is not known."""
-    from pytest_cutile.compiler.toolchain import CompilerMissing, toolchain_versions
-    from pytest_cutile.gpu.nvml import NoGpuError, driver_environment
+    from pytest_cutile.tile.compiler.toolchain import CompilerMissing, toolchain_versions
+    from pytest_cutile.timing.gpu.nvml import NoGpuError, driver_environment
 
     environment = {
         "command": shlex.join(["pytest", *map(str, run.config.invocation_params.args)]),

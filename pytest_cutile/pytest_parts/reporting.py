@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from pytest_cutile.verdicts import FAILED, UNDECIDED, Reason, Verdict
+from pytest_cutile.words.verdicts import FAILED, UNDECIDED, Reason, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.cases import FailedTest, RunOutcome
-    from pytest_cutile.results import Result
+    from pytest_cutile.words.results import Result
 
 
 PROPERTY = "cutile"
@@ -63,7 +63,7 @@ def results_of(report: pytest.TestReport) -> list[Result]:
     carried = [value for name, value in report.user_properties if name == PROPERTY]
     if not carried:
         return []
-    from pytest_cutile.results import Result
+    from pytest_cutile.words.results import Result
 
     return [Result.from_builtins(value) for value in carried]  # type: ignore[arg-type]
 

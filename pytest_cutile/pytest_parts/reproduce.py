@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from pytest_cutile.pytest_parts.options import OPTIONS
 from pytest_cutile.pytest_parts.options.option import Repeat
 from pytest_cutile.pytest_parts.reporting import PROPERTY
-from pytest_cutile.settings import Settings
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.words.settings import Settings
+from pytest_cutile.words.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_cutile.gates.base import Task
-    from pytest_cutile.session import Session
+    from pytest_cutile.gates.session import Session
 
 
 def arch_of(item: pytest.Item, session: Session) -> str:
@@ -37,7 +37,7 @@ def how_to_repeat(item: pytest.Item, session: Session) -> str:
         seed, interpreted = "", False
     else:
         from pytest_cutile.gates.correct import seed_of
-        from pytest_cutile.tensors.seeded import seed_from
+        from pytest_cutile.tile.tensors.seeded import seed_from
 
         seed = f" (seed {seed_from(item.nodeid) if task is None else seed_of(task.case, item.nodeid)})"
         results = [value for name, value in item.user_properties if name == PROPERTY]

@@ -16,7 +16,7 @@ from pytest_cutile.pytest_parts.named_case import collect_kernels_alone, declare
 from pytest_cutile.pytest_parts.run import run_of
 
 if TYPE_CHECKING:
-    from pytest_cutile.compiler import CompileJob, Compiler
+    from pytest_cutile.tile.compiler import CompileJob, Compiler
 
 _MOST_KERNELS = 4
 """Kernels of a case that a folder has at most."""
@@ -71,9 +71,9 @@ class ReproducedCase:
         run = run_of(item.config)
         if not run.has_session or not (jobs := run.session.compiler.jobs):
             return
-        from pytest_cutile.compiler.reproduction import TriedKernel, write_reproduction
-        from pytest_cutile.compiler.toolchain import supported_architectures
-        from pytest_cutile.compiler.trials import try_options
+        from pytest_cutile.tile.compiler.reproduction import TriedKernel, write_reproduction
+        from pytest_cutile.tile.compiler.toolchain import supported_architectures
+        from pytest_cutile.tile.compiler.trials import try_options
 
         chosen = _chosen(run.session.compiler, jobs)
         kernels = []
@@ -91,7 +91,7 @@ class ReproducedCase:
 
 def _chosen(compiler: Compiler, jobs: Sequence[CompileJob]) -> Sequence[CompileJob]:
     """Return the jobs that find the compiler at fault; all of them, up to a few, where none does."""
-    from pytest_cutile.compiler import CompilerFault
+    from pytest_cutile.tile.compiler import CompilerFault
 
     at_fault = [job for job in jobs if isinstance(compiler.submit(job).exception(), CompilerFault)]
     return (at_fault or jobs)[:_MOST_KERNELS]

@@ -16,16 +16,16 @@ from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.options import read_settings
 from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.pytest_parts.status import StatusLine
-from pytest_cutile.settings import RUN_VARIABLE
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.words.settings import RUN_VARIABLE
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_cutile.gates import Gates
+    from pytest_cutile.gates.session import Session
     from pytest_cutile.pytest_parts.collection import KernelLocation
     from pytest_cutile.pytest_parts.crashed import Crash
-    from pytest_cutile.session import Session
 
 
 _UNCHECKED = {
@@ -91,8 +91,8 @@ class PytestRun:
 
     @cached_property
     def session(self) -> Session:
-        from pytest_cutile.session import Session
-        from pytest_cutile.speed.recording import new_run_id
+        from pytest_cutile.gates.session import Session
+        from pytest_cutile.gates.speed.record import new_run_id
 
         worker = f"-{self.worker['workerid']}" if self.worker else ""
         return Session(
@@ -135,7 +135,7 @@ class PytestRun:
     @cached_property
     def _run_folder(self) -> Path | None:
         """A folder that the processes of this run share, and that goes with it; None if it cannot be had."""
-        from pytest_cutile.temporary import run_folder
+        from pytest_cutile.words.temporary import run_folder
 
         folder = run_folder(os.environ[RUN_VARIABLE])
         try:
@@ -147,7 +147,7 @@ class PytestRun:
     def choose_gpu(self) -> None:
         """Give each worker of pytest-xdist its GPU."""
         if self.worker_place is not None:
-            from pytest_cutile.gpu.nvml import choose_gpu
+            from pytest_cutile.timing.gpu.nvml import choose_gpu
 
             choose_gpu(*self.worker_place)
 
@@ -159,7 +159,7 @@ class PytestRun:
 
     def remember(self, report: pytest.TestReport) -> None:
         """Know what a test has found that another process of the run has reported."""
-        from pytest_cutile.results import CorrectResult
+        from pytest_cutile.words.results import CorrectResult
 
         for result in results_of(report):
             if isinstance(result, CorrectResult) and result.verdict is not Verdict.NOT_MEASURED:
@@ -171,7 +171,7 @@ class PytestRun:
         if self.has_session:
             self.session.close()
         if self._own_variable:
-            from pytest_cutile.temporary import run_folder
+            from pytest_cutile.words.temporary import run_folder
 
             shutil.rmtree(run_folder(os.environ.pop(RUN_VARIABLE)), ignore_errors=True)
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pytest_cutile.compiler.toolchain import find_tool
 from pytest_cutile.pytest_parts.fresh_process import kill, start_pytest
 from pytest_cutile.pytest_parts.options import SANITIZED
 from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
-from pytest_cutile.quantities import counted
-from pytest_cutile.temporary import temporary_folder
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.compiler.toolchain import find_tool
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.temporary import temporary_folder
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.session import Session
+    from pytest_cutile.gates.session import Session
 
 _BROKEN = "compute-sanitizer did not work"
 SECONDS, SECONDS_PER_TEST = 300, 120

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_cutile.quantities import counted
+from pytest_cutile.words.quantities import counted
 
 _PREFIX = re.compile(r"^=========(?: (.*))?$")
 _SUMMARY = re.compile(r"^ERROR SUMMARY: (\d+) errors?$")

@@ -57,7 +57,7 @@ class TimeLeft:
 
     def __str__(self) -> str:
         """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or if nothing is left."""
-        from pytest_cutile.quantities import counted
+        from pytest_cutile.words.quantities import counted
 
         tests_left = Counter(list(self._left.values()))
         if not tests_left or any(len(self._seconds[gate]) < ENOUGH_TESTS for gate in tests_left):
@@ -205,7 +205,7 @@ class StatusLine:
 
     def _status(self) -> str:
         """Return what runs, for how long, and what is left; "" if nothing runs."""
-        from pytest_cutile.reports.document import printable
+        from pytest_cutile.words.document import printable
 
         now, tests = time.monotonic(), dict(self._running)
         if tests and not self._text:

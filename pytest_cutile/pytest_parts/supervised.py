@@ -28,10 +28,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from pytest_cutile.forking import can_fork, describe_exit, fork, read
 from pytest_cutile.pytest_parts.crashed import Crash, reports_of_crash
 from pytest_cutile.pytest_parts.run import PytestRun, run_of
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.forking import can_fork, describe_exit, fork, read
+from pytest_cutile.words.verdicts import Reason
 
 SILENT_SECONDS = 60.0
 """How long a process may take beyond `cutile_launch_seconds` without a sign of life."""

@@ -12,12 +12,12 @@ import pytest
 
 from pytest_cutile.pytest_parts.failure import shorten
 from pytest_cutile.pytest_parts.reporting import Results, blamed, results_of
-from pytest_cutile.settings import Settings
-from pytest_cutile.verdicts import FAILED, Verdict
+from pytest_cutile.words.settings import Settings
+from pytest_cutile.words.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.document import Document
-    from pytest_cutile.results import Result
+    from pytest_cutile.words.document import Document
+    from pytest_cutile.words.results import Result
 
 SHOWN_LINES = 30
 """Lines of a failure, without its headline."""
@@ -54,7 +54,7 @@ class TerminalSummary:
         results = results_of(report)
         if not results:
             return None
-        from pytest_cutile.reports.document import printable
+        from pytest_cutile.words.document import printable
 
         is_right = any(result.gate == "correct" and result.verdict is Verdict.PASS for result in results)
         for result in results:
@@ -138,8 +138,8 @@ def _annotation(report: Any, config: pytest.Config) -> str:
 
 def _print(terminalreporter: Any, document: Document) -> None:
     """Print a document as a section of the terminal summary; nothing if it is empty."""
-    from pytest_cutile.reports.document import Tone
-    from pytest_cutile.reports.text import WIDTH, render_lines
+    from pytest_cutile.words.document import Tone
+    from pytest_cutile.words.text import WIDTH, render_lines
 
     colours = {Tone.GOOD: "green", Tone.BAD: "red", Tone.WARNING: "yellow"}
     width = shutil.get_terminal_size().columns if terminalreporter.isatty else WIDTH
@@ -152,7 +152,7 @@ def _print(terminalreporter: Any, document: Document) -> None:
 
 def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
     """Yield which cases fail as `shown` does, which fail otherwise, and which are right."""
-    from pytest_cutile.quantities import abridged, counted
+    from pytest_cutile.words.quantities import abridged, counted
 
     first = shown.result
     if first is None:

@@ -20,10 +20,10 @@ import pytest
 from pytest_cutile.gates import gate_of
 from pytest_cutile.pytest_parts.crashed import Crash, result_of_lost
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
-    from pytest_cutile.results import Result
+    from pytest_cutile.words.results import Result
 
 
 class WorkerEnding:
@@ -95,7 +95,7 @@ class LostTests:
     def _read(self, name: str) -> list[Any]:
         if self._folder is None or not (self._folder / name).exists():
             return []
-        from pytest_cutile.forking import read
+        from pytest_cutile.tile.forking import read
 
         content: list[Any] = read((self._folder / name).read_bytes())
         return content

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import Column, Tone
-from pytest_cutile.results import CorrectResult, Result
-from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
+from pytest_cutile.words.document import Column, Tone
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.results import CorrectResult, Result
+from pytest_cutile.words.verdicts import UNDECIDED, Reason, Verdict
 
 if TYPE_CHECKING:
     AnyResult: TypeAlias = Result

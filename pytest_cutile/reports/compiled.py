@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from pytest_cutile.reports.document import Column, Document, DocumentBlock, Paragraph, Row, Section, Table
-from pytest_cutile.results import Result, StaticResult
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from pytest_cutile.static.instructions import CLASSES
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.tile.static.instructions import CLASSES
+from pytest_cutile.tile.static.rules import occupancy_of
+from pytest_cutile.words.document import Column, Document, DocumentBlock, Paragraph, Row, Section, Table
+from pytest_cutile.words.results import Result, StaticResult
 
 _RowKey: TypeAlias = tuple[str, int, str]
 """File and line that a row is about ("" and 0: none), and its title."""

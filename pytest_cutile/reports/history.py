@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import PairedChange, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import anchor_of
-from pytest_cutile.quantities import format_change, format_commit, format_time
-from pytest_cutile.reports.document import Column, Document, DocumentBlock, Paragraph, Row, Table, Tone
-from pytest_cutile.results import Microseconds, RelativeSpread, SpeedResult
-from pytest_cutile.speed.decide import STORED_MARGIN, Rule
-from pytest_cutile.statistics import median_of_known, relative_spread, usable
+from pytest_cutile.gates.speed.rule import STORED_MARGIN, Rule
+from pytest_cutile.words.document import Column, Document, DocumentBlock, Paragraph, Row, Table, Tone
+from pytest_cutile.words.quantities import format_change, format_commit, format_time
+from pytest_cutile.words.results import Microseconds, RelativeSpread, SpeedResult
+from pytest_cutile.words.statistics import median_of_known, relative_spread, usable
 
 STEP = STORED_MARGIN
 """Change between two sessions that is called a step: what stored times of one kind of GPU can show."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -16,7 +15,8 @@ from pytest_cutile.reports.cases import (
     not_measured,
     verdict_of,
 )
-from pytest_cutile.reports.document import (
+from pytest_cutile.reports.history import histograms
+from pytest_cutile.words.document import (
     Code,
     Column,
     Document,
@@ -29,10 +29,10 @@ from pytest_cutile.reports.document import (
     printable,
     shorten,
 )
-from pytest_cutile.reports.history import histograms
-from pytest_cutile.results import CorrectResult, Result, SpeedResult
-from pytest_cutile.statistics import median
-from pytest_cutile.verdicts import UNDECIDED, Verdict
+from pytest_cutile.words.quantities import counted, format_change, format_time
+from pytest_cutile.words.results import CorrectResult, Result, SpeedResult
+from pytest_cutile.words.statistics import median
+from pytest_cutile.words.verdicts import UNDECIDED, Verdict
 
 UNFOLDED_ROWS = 20
 """Rows up to which a table of what did not fail is not folded."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.reports.document import (
+from pytest_cutile.words.document import (
     Code,
     Document,
     DocumentBlock,

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, never_killed
-from pytest_cutile.quantities import counted
-from pytest_cutile.reports.document import (
+from pytest_cutile.words.document import (
     Column,
     Document,
     DocumentBlock,
@@ -19,7 +18,8 @@ from pytest_cutile.reports.document import (
     Table,
     Tone,
 )
-from pytest_cutile.results import CorrectResult, Result
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.results import CorrectResult, Result
 
 
 def mutation_document(results: Iterable[Result], *, verbose: bool = False) -> Document:

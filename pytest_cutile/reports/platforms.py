@@ -10,10 +10,7 @@ from statistics import geometric_mean
 
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.select import stored_us, work_of
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
-from pytest_cutile.quantities import format_ratio, natural_order
-from pytest_cutile.reports.document import (
+from pytest_cutile.words.document import (
     Column,
     Document,
     DocumentBlock,
@@ -24,8 +21,11 @@ from pytest_cutile.reports.document import (
     Table,
     shorten,
 )
-from pytest_cutile.results import names_of_test
-from pytest_cutile.spec import Work
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
+from pytest_cutile.words.quantities import format_ratio, natural_order
+from pytest_cutile.words.results import names_of_test
+from pytest_cutile.words.spec import Work
 
 _NAME_WIDTH = 20
 

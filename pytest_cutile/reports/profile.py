@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.profiling.counters import KernelCounters
-from pytest_cutile.profiling.limits import UNITS, bound_of_launch, wait_shares
-from pytest_cutile.profiling.profiled_case import ProfiledCase
-from pytest_cutile.quantities import counted, format_ratio, format_share, format_time
 from pytest_cutile.reports.compiled import tensor_core_text
-from pytest_cutile.reports.document import (
+from pytest_cutile.tile.static.facts import LaunchFacts
+from pytest_cutile.tile.static.roofline import predict
+from pytest_cutile.tile.static.rules import occupancy_of
+from pytest_cutile.timing.profiling.counters import KernelCounters
+from pytest_cutile.timing.profiling.limits import UNITS, bound_of_launch, wait_shares
+from pytest_cutile.timing.profiling.profiled_case import ProfiledCase
+from pytest_cutile.words.document import (
     Column,
     Document,
     DocumentBlock,
@@ -20,9 +21,8 @@ from pytest_cutile.reports.document import (
     Section,
     Table,
 )
-from pytest_cutile.static.facts import LaunchFacts
-from pytest_cutile.static.roofline import predict
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.quantities import counted, format_ratio, format_share, format_time
 
 WORTH_WORDS = 0.1
 """Share of the time of all launches from which a launch is described."""

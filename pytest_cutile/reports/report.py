@@ -27,15 +27,15 @@ from pytest_cutile.baselines.entries import (
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import work_of
 from pytest_cutile.baselines.store import read_all
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.quantities import natural_order
 from pytest_cutile.reports.cases import AnyResult, CaseRow, FailedTest, RunOutcome, cases_of, not_measured
-from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.history import HistoryPoint, history_points
-from pytest_cutile.results import Amount, Measured, Microseconds, Result, SpeedResult, StaticResult
-from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.timing import bound_of
-from pytest_cutile.static.facts import CaseFacts
+from pytest_cutile.tile.static.facts import CaseFacts
+from pytest_cutile.words.document import Tone
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.quantities import natural_order
+from pytest_cutile.words.results import Amount, Measured, Microseconds, Result, SpeedResult, StaticResult
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.timing import bound_of
 
 LimitValue = Annotated[float, Meta(gt=0, lt=1e12)]
 

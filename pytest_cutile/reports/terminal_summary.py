@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from pytest_cutile.quantities import abridged, counted, format_change
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -15,7 +14,8 @@ from pytest_cutile.reports.cases import (
     interpreted_line,
     not_measured,
 )
-from pytest_cutile.reports.document import (
+from pytest_cutile.tile.static.changes import Effect
+from pytest_cutile.words.document import (
     Column,
     Document,
     DocumentBlock,
@@ -25,10 +25,10 @@ from pytest_cutile.reports.document import (
     Table,
     Tone,
 )
-from pytest_cutile.results import CompileResult, CorrectResult, Result, SpeedResult, StaticResult
-from pytest_cutile.static.changes import Effect
-from pytest_cutile.statistics import median
-from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
+from pytest_cutile.words.quantities import abridged, counted, format_change
+from pytest_cutile.words.results import CompileResult, CorrectResult, Result, SpeedResult, StaticResult
+from pytest_cutile.words.statistics import median
+from pytest_cutile.words.verdicts import UNDECIDED, Reason, Verdict
 
 AnyResult = TypeVar("AnyResult", bound=Result)
 _SHOWN_UNDECIDED = 5

@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.spec import SHARES
+from pytest_cutile.words.spec import SHARES
 from research.mutants.corpus import MUTANTS
 from research.mutants.mutant import Mutant
 from research.mutants.schemes import SCHEMES

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.error_model.bounds import TORCH_DEFAULTS
-from pytest_cutile.tensors.dtypes import name_of
+from pytest_cutile.tile.tensors.dtypes import name_of
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def as_eager(inputs: Any) -> Any:
     """Return inputs as eager PyTorch code takes them: one dtype of 16 bits where there is any, or float32."""
     import torch
 
-    from pytest_cutile.tensors.trees import map_tensors, named_tensors
+    from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors
 
     kinds = [tensor.dtype for _, tensor in named_tensors(inputs, "") if tensor.dtype.is_floating_point]
     narrow = [torch.bfloat16 if kind.itemsize == 1 else kind for kind in kinds]

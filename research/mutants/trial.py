@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile import spec as spec_module
 from pytest_cutile.correctness.check import KernelMismatch, run_check
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.rounding import round_to
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.tile.tensors.rounding import round_to
+from pytest_cutile.words import spec as spec_module
 from research.mutants.mutant import Mutant, plant
 from research.mutants.schemes import SCHEMES, as_eager
 from tools.gpu_runs.gpu_state import raise_if_broken, release_memory, use_one_of
@@ -30,7 +30,7 @@ from tools.gpu_runs.processes import Handler
 if TYPE_CHECKING:
     import torch
 
-    from pytest_cutile.spec import Case, KernelSpec
+    from pytest_cutile.words.spec import Case, KernelSpec
 
 INI = "[pytest]\ncutile_kernels = kernels\n"
 FOUND = "found.json"
@@ -223,8 +223,8 @@ def _device(trial: Trial) -> Iterator[None]:
     if trial.arch is None:
         yield
         return
-    from pytest_cutile.compiler.trace.launches import pretend_gpu
     from pytest_cutile.interpreter import Options, Run
+    from pytest_cutile.tile.compiler.trace.launches import pretend_gpu
 
     unchecked = Options(check_races=False, check_uninitialized=False, check_tiles=False, poison_padding=False)
     with pretend_gpu(trial.arch, "cpu", run=Run(trial.arch, unchecked).launch):
@@ -238,7 +238,7 @@ def _judge_case(
     expected: dict[tuple[str, str], Expected],
     findings: dict[str, dict[str, Any]],
 ) -> None:
-    from pytest_cutile.tensors.trees import map_tensors, named_tensors
+    from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors
 
     schemes = findings["schemes"]
     try:
@@ -282,7 +282,7 @@ def _arguments(trial: Trial, spec: KernelSpec, case: Case) -> tuple[tuple[Any, .
 
 
 def _expect(spec: KernelSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:
-    from pytest_cutile.tensors.trees import map_tensors, named_tensors
+    from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors
 
     def doubled(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.double() if tensor.dtype.is_floating_point else tensor.clone()

@@ -24,9 +24,9 @@ from tests.plugin.test_unchanged import NO_LAUNCHES
 
 PROJECT = Path(__file__).parent / "project"
 NO_CHECKS = """
-from pytest_cutile.gates import speed
+from pytest_cutile.gates.speed import timed_case
 
-speed.check_task = lambda *_, **__: None
+timed_case.check_task = lambda *_, **__: None
 """
 WORK = Path(tempfile.gettempdir(), "screens")
 COLUMNS = "100"

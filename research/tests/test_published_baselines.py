@@ -4,8 +4,8 @@ import pytest
 
 from pytest_cutile.baselines.entries import Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, speed_path
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.platforms.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.platforms.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from research.published_baselines import published_files, with_published
 from research.published_figures import (
     FMHA_B300,

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from pytest_cutile.speed.measure.timing import Regime
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.words.timing import Regime
+from pytest_cutile.words.verdicts import Verdict
 from research import planted_slowdowns, speed_rule
 from research.planted_slowdowns import PLANTS
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels._dtypes import SHORT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
-from pytest_cutile.spec import Case
+from pytest_cutile.words.spec import Case
 from studies.attention_study import half_kernel, launching
 from studies.running.attention import case
 from studies.running.files import drawing, origin

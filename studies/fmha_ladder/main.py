@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_cutile import Case
-from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.words.platforms.published import DOCUMENT
+from pytest_cutile.words.timing import Regime
 from research.published_figures import LADDER_GB10
 from studies.fmha_ladder._declare import sequence
 from studies.fmha_ladder.steps import STEPS, Step, step

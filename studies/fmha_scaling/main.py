@@ -10,9 +10,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernels import fmha
-from pytest_cutile.platforms.published import DOCUMENT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.words.platforms.published import DOCUMENT
+from pytest_cutile.words.timing import Regime
 from research.published_figures import FMHA_B300, FMHA_GB10
 from studies.fmha_ladder._declare import B, D, H, sequence
 from studies.fmha_ladder.steps import step

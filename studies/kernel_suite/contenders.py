@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
-from pytest_cutile.compiler import pretend_gpu
-from pytest_cutile.spec import Case
-from pytest_cutile.speed.measure.timing import LaunchFunction
-from pytest_cutile.tensors.seeded import MakeTensor
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.compiler import pretend_gpu
+from pytest_cutile.tile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.spec import Case
+from pytest_cutile.words.timing import LaunchFunction
 from studies.running.study import Contender
 from tools.gpu_runs.agreement import describe_difference
 from tools.gpu_runs.suites import Suite, load_suite

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cutile.quantities import format_ratio
 from pytest_cutile.reports.html.plots import Dot, ratio_plot
-from pytest_cutile.spec import Case
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.words.quantities import format_ratio
+from pytest_cutile.words.spec import Case
+from pytest_cutile.words.timing import Regime
 from studies.kernel_suite.contenders import OURS, TILEGYM, TORCH, own, peers_of
 from studies.kernel_suite.tilegym_tables import BENCHMARKS, tables_text
 from studies.running.files import drawing, origin

@@ -20,10 +20,6 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_all, read_speed
-from pytest_cutile.platforms.data import Platform
-from pytest_cutile.platforms.lookup import find_platform, gpu_slug
-from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
-from pytest_cutile.quantities import format_ratio, format_share, natural_order
 from pytest_cutile.reports.html.platforms import plots_of
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.platforms import (
@@ -33,8 +29,12 @@ from pytest_cutile.reports.platforms import (
     limits_of,
     platform_document,
 )
-from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.timing import bound_of
+from pytest_cutile.words.platforms.data import Platform
+from pytest_cutile.words.platforms.lookup import find_platform, gpu_slug
+from pytest_cutile.words.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
+from pytest_cutile.words.quantities import format_ratio, format_share, natural_order
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.timing import bound_of
 from research.published_figures import GENERATIONS
 from studies.running.files import drawing, to_json
 from studies.running.study import StoredStudy

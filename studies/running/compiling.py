@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pytest_cutile.compiler import Compiled, Compiler
-from pytest_cutile.compiler.export import export
-from pytest_cutile.compiler.toolchain import CompilerMissing, find_tileiras
-from pytest_cutile.compiler.trace.launches import Launch, Recorder, pretend_gpu
-from pytest_cutile.compiler.trace.patching import Replacements
-from pytest_cutile.quantities import counted
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.compiler import Compiled, Compiler
+from pytest_cutile.tile.compiler.export import export
+from pytest_cutile.tile.compiler.toolchain import CompilerMissing, find_tileiras
+from pytest_cutile.tile.compiler.trace.launches import Launch, Recorder, pretend_gpu
+from pytest_cutile.tile.compiler.trace.patching import Replacements
+from pytest_cutile.tile.tensors.seeded import MakeTensor
+from pytest_cutile.words.quantities import counted
 from studies.running.study import Row, Study
 from tools.gpu_runs.inputs import as_arguments
 

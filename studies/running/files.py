@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from pytest_cutile.quantities import counted
 from pytest_cutile.reports.html.plots import picture
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.timing import Regime
 from studies.running.study import BaseRecord, Record, Study, TimedRow, Timing
 from tools.gpu_runs.runs import write_document
 

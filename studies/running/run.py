@@ -16,15 +16,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_cutile.gpu.lock import GpuLock
-from pytest_cutile.quantities import counted, format_time
-from pytest_cutile.revisions.checkout import Checkout
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.speed.measure.blocks import measure
-from pytest_cutile.speed.measure.call import Call, MeasurementFailed
-from pytest_cutile.speed.measure.timing import LaunchFunction, Measurement, Timer, Uncapturable
-from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
-from pytest_cutile.tensors.trees import map_tensors
+from pytest_cutile.gates.revisions.checkout import Checkout
+from pytest_cutile.tile.tensors.seeded import MakeTensor, timed_seed
+from pytest_cutile.tile.tensors.trees import map_tensors
+from pytest_cutile.timing.gpu.lock import GpuLock
+from pytest_cutile.timing.measure.blocks import measure
+from pytest_cutile.timing.measure.call import Call, MeasurementFailed
+from pytest_cutile.words.quantities import counted, format_time
+from pytest_cutile.words.spec import Case, KernelSpec
+from pytest_cutile.words.timing import LaunchFunction, Measurement, Timer, Uncapturable
 from studies.running.files import ROWS, read_record, store_record, write_pages
 from studies.running.study import BaseRecord, Record, Row, Study, TimedRow, timed_row
 from tools.comparison.stream_timer import StreamTimer
@@ -56,8 +56,8 @@ def gpu_timer() -> Timer:
     Raises:
         SystemExit: There is no GPU.
     """
-    from pytest_cutile.gpu.nvml import find_gpu
-    from pytest_cutile.speed.measure.timer import CudaGraphTimer
+    from pytest_cutile.timing.gpu.nvml import find_gpu
+    from pytest_cutile.timing.measure.timer import CudaGraphTimer
 
     require_gpus([0])
     return CudaGraphTimer(find_gpu())

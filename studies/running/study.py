@@ -9,8 +9,8 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.speed.measure.timing import LaunchFunction, Measurement, Regime
+from pytest_cutile.words.spec import Case, KernelSpec
+from pytest_cutile.words.timing import LaunchFunction, Measurement, Regime
 from tools.gpu_runs.agreement import describe_difference
 
 

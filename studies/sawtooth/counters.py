@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cutile.gpu.lock import GpuLock
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.profiling.counters import KernelCounters
-from pytest_cutile.profiling.ncu import NO_PERMISSION, ProfilingError, collect, find_ncu
-from pytest_cutile.quantities import counted
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.tensors.seeded import MakeTensor
+from pytest_cutile.timing.gpu.lock import GpuLock
+from pytest_cutile.timing.profiling.counters import KernelCounters
+from pytest_cutile.timing.profiling.ncu import NO_PERMISSION, ProfilingError, collect, find_ncu
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.quantities import counted
 from studies.running.files import drawing, read_record, store_record, write_texts
 from studies.running.run import (
     add_outcomes,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kernels import fmha
 from kernels._configs import vary
 from kernels._launch import count_sms, find_arch
-from pytest_cutile.platforms.data import Platform
-from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
-from pytest_cutile.spec import Case
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.words.platforms.data import Platform
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.spec import Case
+from pytest_cutile.words.timing import Regime
 from studies.running.attention import case, work
 from studies.running.files import drawing, origin, timing_cells, to_json
 from studies.running.study import Contender, Record, Row, Study

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.entries import Entry, Published, Record, RecordedSession, Run, SpeedBaselines
+from pytest_cutile.baselines.entries import (
+    Entry,
+    Published,
+    Record,
+    RecordedSession,
+    Run,
+    SpeedBaselines,
+)
 
 ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
 WORK = Work(bytes=1e8, dtype="bfloat16")

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, add, merge, pruned, since_anchor, stored_us
-from tests.baselines.examples import ENVIRONMENT, PUBLISHED, WORK, baselines, entry, record, run, session
+from tests.baselines.examples import (
+    ENVIRONMENT,
+    PUBLISHED,
+    WORK,
+    baselines,
+    entry,
+    record,
+    run,
+    session,
+)
 
 CASES = ("a[c]", "b[c]")
 DAYS = range(1, 13)

@@ -16,7 +16,16 @@ from pytest_cutile.baselines.select import (
     unchanged_record,
     work_of,
 )
-from tests.baselines.examples import ENVIRONMENT, PUBLISHED, WORK, baselines, entry, record, run, session
+from tests.baselines.examples import (
+    ENVIRONMENT,
+    PUBLISHED,
+    WORK,
+    baselines,
+    entry,
+    record,
+    run,
+    session,
+)
 
 OTHER_WORK = Work(bytes=2e8, dtype="bfloat16")
 

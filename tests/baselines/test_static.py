@@ -9,7 +9,7 @@ from pytest_cutile.baselines.entries import StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.files import read_static, render_static
 from pytest_cutile.baselines.store import BaselineStore
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 
 LAUNCH = LaunchFacts(
     kernel="k",

@@ -7,9 +7,9 @@ import pytest
 
 from pytest_cutile.cli import main
 from pytest_cutile.commands import doctor
-from pytest_cutile.compiler import toolchain
 from pytest_cutile.gates import REGISTRY
-from tests.gpu.fake_nvml import FakeNvml
+from pytest_cutile.tile.compiler import toolchain
+from tests.timing.gpu.fake_nvml import FakeNvml
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 
 from pytest_cutile.cli import main
 from pytest_cutile.commands import profile
-from pytest_cutile.profiling import ncu
-from pytest_cutile.profiling.counters import read_counters
-from pytest_cutile.profiling.ncu import SECTIONS, ProfilingError
-from pytest_cutile.profiling.profiled_case import ProfiledCase
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from tests.profiling.examples import raw_page
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.timing.profiling import ncu
+from pytest_cutile.timing.profiling.counters import read_counters
+from pytest_cutile.timing.profiling.ncu import SECTIONS, ProfilingError
+from pytest_cutile.timing.profiling.profiled_case import ProfiledCase
+from tests.timing.profiling.examples import raw_page
 
 LAUNCH = LaunchFacts(
     kernel="mm_kernel",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
 
 
 def tensor(*shape, dtype="float16", seed=1, **options):

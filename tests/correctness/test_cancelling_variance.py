@@ -5,7 +5,7 @@ import pytest
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
 from tests.correctness.checking import failure
 
 

@@ -8,8 +8,8 @@ import torch
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, sigmas_for
 from pytest_cutile.correctness.explain.relaxation import EXP_ERROR, looser_policies, what_would_pass
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TFLOAT32
-from pytest_cutile.tensors.rounding import round_to
+from pytest_cutile.tile.tensors.rounding import round_to
+from pytest_cutile.words.formats import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TFLOAT32
 from tests.correctness.checking import failure, tensor
 
 

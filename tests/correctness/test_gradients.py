@@ -408,7 +408,7 @@ def test_a_fault_in_a_second_backward_pass_is_none_of_its_refusals():
 
 
 class KernelFaultOfATest(Exception):  # noqa: N818
-    __module__ = "pytest_cutile.interpreter.faults"
+    __module__ = "pytest_cutile.tile.interpreter.faults"
 
 
 def test_a_second_pass_that_accumulates_is_seen():

@@ -13,9 +13,9 @@ from pytest_cutile.correctness.error_model import exactness, injection, noise, p
 from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.guards import launch as launching
 from pytest_cutile.correctness.guards import redzones
-from pytest_cutile.spec import Case, CheckOptions, KernelSpec
-from pytest_cutile.tensors.dtypes import name_of
-from pytest_cutile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.tile.tensors.dtypes import name_of
+from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.words.spec import Case, CheckOptions, KernelSpec
 from tests.correctness.meter import Meter
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import torch
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.correctness.mutation.report import MutationReport, Outcome, Weakness
 from pytest_cutile.correctness.mutation.run import run_mutants
-from pytest_cutile.tensors.dtypes import DTYPE_NAMES
+from pytest_cutile.tile.tensors.dtypes import DTYPE_NAMES
 from tests.correctness.checking import tensor
 
 

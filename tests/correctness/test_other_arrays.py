@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_cutile.compiler.trace.launches import pretend_gpu
 from pytest_cutile.correctness.check import KernelMismatch, UncheckableOutput, check_kernel
-from pytest_cutile.tensors import other_arrays
+from pytest_cutile.tile.compiler.trace.launches import pretend_gpu
+from pytest_cutile.tile.tensors import other_arrays
 
 
 class Array:

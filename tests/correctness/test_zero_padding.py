@@ -7,8 +7,8 @@ import torch
 
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.correctness.errors import KernelMismatch
-from pytest_cutile.input_names import NORMAL, REVEALING
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
+from pytest_cutile.words.input_names import NORMAL, REVEALING
 
 REDUCTIONS = {
     "max": lambda x, dim: x.amax(dim),

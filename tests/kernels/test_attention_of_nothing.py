@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from kernels import attention_decode, fmha, mla, mla_decoding
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.tensors.seeded import MakeTensor
 
 torch = pytest.importorskip("torch")
 tree_map_only = torch.utils._pytree.tree_map_only

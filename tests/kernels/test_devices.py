@@ -11,7 +11,7 @@ import pytest
 from kernels import group_gemm, moe_routing, softmax
 from kernels._gemm import GemmConfig
 from kernels._launch import beside_current_stream
-from pytest_cutile.compiler import pretend_gpu
+from pytest_cutile.tile.compiler import pretend_gpu
 from tests.kernels.test_launchers import SPECS
 
 torch = pytest.importorskip("torch")

@@ -9,8 +9,8 @@ import pytest
 
 from kernels import _attention, fmha
 from kernels._attention import AttentionConfig
-from pytest_cutile.interpreter import interpret
-from pytest_cutile.tensors.formats import FORMATS
+from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.words.formats import FORMATS
 
 torch = pytest.importorskip("torch")
 

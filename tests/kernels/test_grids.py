@@ -25,8 +25,8 @@ from kernels import (
     swiglu,
 )
 from kernels._division import DIVIDEND_BITS
-from pytest_cutile.compiler import pretend_gpu, record_launches
-from pytest_cutile.compiler.trace import launches as trace
+from pytest_cutile.tile.compiler import pretend_gpu, record_launches
+from pytest_cutile.tile.compiler.trace import launches as trace
 
 torch = pytest.importorskip("torch")
 

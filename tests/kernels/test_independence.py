@@ -18,9 +18,9 @@ from pytest_cutile.correctness.error_model.running import ReferenceCall, check_i
 from pytest_cutile.correctness.guards import launch as guarded
 from pytest_cutile.correctness.guards.launching import ON_GPU
 from pytest_cutile.gates.declared import check_inputs
-from pytest_cutile.settings import Settings
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.settings import Settings
+from pytest_cutile.words.spec import Case, KernelSpec
 from tools.gpu_runs.inputs import as_arguments, make_inputs
 
 WHOLE = {"moe", "rms_norm_backward"}

@@ -30,8 +30,8 @@ from kernels._division import divisor
 from kernels._launch import check_bool, cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
-from pytest_cutile.compiler import pretend_gpu
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.compiler import pretend_gpu
+from pytest_cutile.tile.tensors.seeded import MakeTensor
 from tools.gpu_runs.inputs import as_arguments
 
 torch = pytest.importorskip("torch")

@@ -8,8 +8,8 @@ import pytest
 from kernels import moe, moe_routing
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
-from pytest_cutile.compiler import record_launches
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.compiler import record_launches
+from pytest_cutile.tile.tensors.seeded import MakeTensor
 
 torch = pytest.importorskip("torch")
 
@@ -126,7 +126,7 @@ def test_both_products_take_the_same_slots():
 
 @pytest.fixture
 def interpret():
-    module = pytest.importorskip("pytest_cutile.interpreter.api")
+    module = pytest.importorskip("pytest_cutile.tile.interpreter.api")
     pytest.importorskip("cuda.tile")
     return module.interpret
 

@@ -5,19 +5,19 @@ import torch
 
 from kernels import fmha, matmul, mla_decoding, softmax
 from kernels._launch import find_arch
-from pytest_cutile.compiler import record_launches
-from pytest_cutile.compiler.source import source_digest
-from pytest_cutile.compiler.trace.launches import pretend_gpu
 from pytest_cutile.gates.declared import compile_case
-from pytest_cutile.platforms.data import read_tables
-from tests.platforms.test_data import SM_95, changed
+from pytest_cutile.tile.compiler import record_launches
+from pytest_cutile.tile.compiler.source import source_digest
+from pytest_cutile.tile.compiler.trace.launches import pretend_gpu
+from pytest_cutile.words.platforms.data import read_tables
+from tests.words.platforms.test_data import SM_95, changed
 
 
 @pytest.fixture
 def sm_95(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = read_tables(changed("[architectures.sm_100]\n", SM_95))
-    monkeypatch.setattr("pytest_cutile.platforms.lookup.hardware", lambda: tables)
-    monkeypatch.setattr("pytest_cutile.compiler.trace.devices.hardware", lambda: tables)
+    monkeypatch.setattr("pytest_cutile.words.platforms.lookup.hardware", lambda: tables)
+    monkeypatch.setattr("pytest_cutile.tile.compiler.trace.devices.hardware", lambda: tables)
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import pytest
 
 from kernels import rms_norm, softmax
-from pytest_cutile.compiler import Compiler, export, record_launches
-from pytest_cutile.static.inspection import inspect
+from pytest_cutile.tile.compiler import Compiler, export, record_launches
+from pytest_cutile.tile.static.inspection import inspect
 
 torch = pytest.importorskip("torch")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kernels import attention_decode, bmm, group_gemm, matmul, moe_routing
-from pytest_cutile.compiler import Compiler, export, record_launches
-from pytest_cutile.static.inspection import inspect
+from pytest_cutile.tile.compiler import Compiler, export, record_launches
+from pytest_cutile.tile.static.inspection import inspect
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernels._launch import ARCHITECTURES
-from pytest_cutile.platforms.lookup import representative
+from pytest_cutile.words.platforms.lookup import representative
 from tools.gpu_runs.suites import load_suite, plain_config, suite_names
 from tools.tuner.config_source import config_source, is_configuration, rewrite
 from tools.tuner.config_tables import Place, Tables, find_place, make_entry, replace_entry

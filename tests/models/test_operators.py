@@ -9,7 +9,7 @@ import torch
 
 from kernels import fmha
 from models import operators
-from pytest_cutile.interpreter.api import interpret
+from pytest_cutile.tile.interpreter.api import interpret
 
 
 def normal(*shape, dtype=torch.bfloat16):

@@ -15,7 +15,7 @@ from models.check import (
     run_steps,
 )
 from models.generate import Generation
-from pytest_cutile.interpreter.api import interpret
+from pytest_cutile.tile.interpreter.api import interpret
 
 pytestmark = pytest.mark.slow
 PROMPT, STEPS = 9, 1

@@ -15,7 +15,7 @@ from models.check import (
     run_honestly,
     run_steps,
 )
-from pytest_cutile.interpreter.api import interpret
+from pytest_cutile.tile.interpreter.api import interpret
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,8 @@ import cuda.tile  # noqa: F401  isort: skip
 
 from pytest_cutile.pytest_parts import reporting
 from pytest_cutile.pytest_parts.reporting import results_of
-from pytest_cutile.results import Result
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.words.results import Result
+from pytest_cutile.words.verdicts import Verdict
 
 for module in pkgutil.walk_packages(pytest_cutile.__path__, "pytest_cutile."):
     if not module.name.endswith("__main__"):
@@ -45,12 +45,12 @@ import pathlib
 import pytest
 
 import pytest_cutile
-from pytest_cutile.gates.speed import measure_requested
+from pytest_cutile.gates.speed.gate import measure_requested
 from pytest_cutile.plugin import session_of
 from pytest_cutile.pytest_parts import fresh_process
-from pytest_cutile.speed.measure.blocks import PLACEMENTS
-from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import Block, Skipped, Sustained
+from pytest_cutile.timing.measure.blocks import PLACEMENTS
+from pytest_cutile.timing.measure.call import MeasurementFailed
+from pytest_cutile.words.timing import Block, Skipped, Sustained
 
 HERE = pathlib.Path(__file__).parent
 

@@ -54,7 +54,7 @@ def test_a_test_with_the_fixture_runs_for_each_of_several_architectures(plain):
 
 
 def test_all_means_all_that_the_compiler_has(plain):
-    from pytest_cutile.compiler.toolchain import supported_architectures
+    from pytest_cutile.tile.compiler.toolchain import supported_architectures
 
     plain.runpytest_inprocess("--arch", "all").assert_outcomes(passed=len(supported_architectures()))
 

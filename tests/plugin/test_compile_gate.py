@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_cutile.compiler import toolchain
-from tests.compiler import fake_tileiras
+from pytest_cutile.tile.compiler import toolchain
+from tests.tile.compiler import fake_tileiras
 
 ADD = """
 import cuda.tile as ct
@@ -184,7 +184,7 @@ def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
     def run(*_args, **_options):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("pytest_cutile.compiler.cutile.run_tileiras", run)
+    monkeypatch.setattr("pytest_cutile.tile.compiler.cutile.run_tileiras", run)
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1)
 
 

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from pytest_cutile.tensors.seeded import seed_from
+from pytest_cutile.tile.tensors.seeded import seed_from
 from tests.plugin.conftest import KERNEL
 
 
@@ -321,7 +321,7 @@ def test_a_seed_makes_the_same_tensors_under_any_name(project):
 def test_what_is_timed_is_the_same_wherever_the_file_stands(project):
     # Tracing draws inputs, too.
     drawn = """
-    from pytest_cutile.compiler import pretended_backing
+    from pytest_cutile.tile.compiler import pretended_backing
 
     x = make_tensor((n,), 'float32')
     if pretended_backing() is None:

@@ -125,8 +125,8 @@ def test_a_timeout_is_shown_as_one_where_it_struck(project, where):
 def test_a_timeout_under_each_gate_has_a_row(project, gate):
     project.kernel(HANDLER + KERNEL)
     wait = {
-        "speed": "pytest_cutile.gates.speed.measure_case",
-        "compile": "pytest_cutile.compiler.compilations.Compilations.result",
+        "speed": "pytest_cutile.gates.speed.gate.measure_case",
+        "compile": "pytest_cutile.tile.compiler.compilations.Compilations.result",
         "static": "pytest_cutile.gates.static.compiled_facts",
     }
     project.conftest(

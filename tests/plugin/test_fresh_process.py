@@ -253,7 +253,7 @@ def test_where_cuda_was_used_before_each_process_is_a_server_of_its_own(fresh):
 # -- workers of pytest-xdist measure together ---------------------------------------------------------
 
 COUNTED = """
-import pytest_cutile.speed.suite as suite
+import pytest_cutile.gates.speed.suite as suite
 from pytest_cutile.pytest_parts import fresh_process
 
 def decide(estimates, rule, *, n_comparisons, decide=suite.decide):

@@ -10,8 +10,8 @@ from typing import Any
 import cuda.tile as ct
 import pytest
 
-from pytest_cutile.compiler import Launch
 from pytest_cutile.gates import interpreted as interpreting
+from pytest_cutile.tile.compiler import Launch
 from tests.plugin.forked import run_forked
 from tests.plugin.test_compile_gate import ADD
 
@@ -231,7 +231,7 @@ def test_numpys_array_among_tensors_of_a_launch_is_refused(no_gpu):
 @pytest.fixture
 def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""
-    from pytest_cutile.compiler import cutile
+    from pytest_cutile.tile.compiler import cutile
 
     def reject(_file, job, **_options):
         raise job.rejected("it cannot be lowered")
@@ -257,12 +257,12 @@ def test_the_gate_compile_reports_the_rejection_if_it_runs(rejected):
 
 
 def test_without_a_compiler_nothing_is_measured(no_gpu, monkeypatch):
-    from pytest_cutile.compiler import toolchain
+    from pytest_cutile.tile.compiler import toolchain
 
     def missing():
         raise toolchain.CompilerMissing("tileiras is not installed")
 
-    monkeypatch.setattr(sys.modules["pytest_cutile.compiler.export"], "find_tileiras", missing)
+    monkeypatch.setattr(sys.modules["pytest_cutile.tile.compiler.export"], "find_tileiras", missing)
     result = no_gpu.run("-rs", gates="cutile_correct")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(
@@ -416,7 +416,7 @@ def test_a_test_may_interpret_for_itself(no_gpu):
         + """
 
 def test_nested(make_tensor):
-    from pytest_cutile.interpreter import interpret
+    from pytest_cutile.tile.interpreter import interpret
 
     a = make_tensor((300,), "float16")
     with interpret("sm_90"):
@@ -430,8 +430,8 @@ def test_nested(make_tensor):
 
 
 def test_an_operation_that_is_not_known_is_not_measured(no_gpu, monkeypatch):
-    from pytest_cutile.interpreter import Run
-    from pytest_cutile.interpreter.faults import NotInterpreted
+    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.tile.interpreter.faults import NotInterpreted
 
     def launch(*_):
         raise NotInterpreted("the operation foo is not interpreted")
@@ -724,7 +724,7 @@ def test_a_failure_is_explained_once(no_gpu, monkeypatch):
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
-    from pytest_cutile.interpreter import Run
+    from pytest_cutile.tile.interpreter import Run
 
     launch = Run.launch
 
@@ -846,7 +846,7 @@ def test_what_two_launches_left_behind_is_found(no_gpu, shape, wrong, message):
 def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
     no_gpu, monkeypatch, shape, workspace, launches
 ):
-    from pytest_cutile.interpreter import Run
+    from pytest_cutile.tile.interpreter import Run
 
     made = no_gpu.path / "made"
     monkeypatch.setattr(Run, "launch", counted(Run.launch, made))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.locking import replace_file
 from pytest_cutile.pytest_parts import report_files
 from pytest_cutile.reports.formats import FORMATS
+from pytest_cutile.words.locking import replace_file
 from tests.plugin.forked import run_forked
 
 

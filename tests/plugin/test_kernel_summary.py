@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from pytest_cutile.speed.measure.timed_outputs import NO_OUTPUTS
+from pytest_cutile.timing.measure.timed_outputs import NO_OUTPUTS
 from tests.plugin.forked import run_forked
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_cutile.gates import known_faults
-from pytest_cutile.platforms.known_faults import KNOWN_FAULTS
+from pytest_cutile.words.platforms.known_faults import KNOWN_FAULTS
 
 ROWS = """
 import cuda.tile as ct

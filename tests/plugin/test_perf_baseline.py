@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pytest_cutile.settings import RUN_VARIABLE
+from pytest_cutile.words.settings import RUN_VARIABLE
 
 
 def test_no_baseline_is_said_and_is_no_failure(project):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pytest_cutile.pytest_parts.profiled_launch import CALLS_BEFORE
-from tests.profiling.examples import FakeNcu
+from tests.timing.profiling.examples import FakeNcu
 
 COUNTING = """
 import pathlib

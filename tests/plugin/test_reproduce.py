@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from pytest_cutile.cli import main
-from tests.compiler import fake_tileiras
 from tests.plugin.test_compile_gate import ADD
+from tests.tile.compiler import fake_tileiras
 
 CRASHES = fake_tileiras.crashes_at("sm_121", "-O3")
 TEST = """

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cutile
-from pytest_cutile.revisions import trees as revision_trees
-from pytest_cutile.revisions.modules import Revision, RevisionError
+from pytest_cutile.gates.revisions import trees as revision_trees
+from pytest_cutile.gates.revisions.modules import Revision, RevisionError
 
 KERNEL = """
 import dataclasses
@@ -522,7 +522,7 @@ def test_links_out_of_the_tree_are_left_out(repository, look_at, monkeypatch, py
 def test_a_tree_is_extracted_once(repository, look_at, monkeypatch):
     rootpath = look_at(repository).rootpath
     (rootpath / "mark").touch()
-    monkeypatch.setattr("pytest_cutile.revisions.git.Repository.extract", None)
+    monkeypatch.setattr("pytest_cutile.gates.revisions.git.Repository.extract", None)
     assert (look_at(repository).rootpath / "mark").exists()
 
 
@@ -544,7 +544,7 @@ def test_nothing_is_left_of_a_tree_that_cannot_be_extracted(repository, look_at,
     def fail(*_args):
         raise OSError("disk full")
 
-    monkeypatch.setattr("pytest_cutile.revisions.git.Repository.extract", fail)
+    monkeypatch.setattr("pytest_cutile.gates.revisions.git.Repository.extract", fail)
     with pytest.raises(RevisionError, match="cannot be written: disk full"):
         look_at(repository)
     assert not list((tmp_path / "cache" / "revisions").iterdir())
@@ -574,7 +574,7 @@ def test_several_processes_extract_at_once(repository, look_at, tmp_path, edited
 
     sys.path.insert(0, {str(repository)!r})
     import single
-    from pytest_cutile.revisions.modules import Revision
+    from pytest_cutile.gates.revisions.modules import Revision
 
     sys.stdin.readline()
     revision = Revision("HEAD", rootpath=Path({str(repository)!r}), cache_dir=Path({str(tmp_path)!r}))

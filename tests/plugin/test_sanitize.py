@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from pytest_cutile.compiler import toolchain
 from pytest_cutile.pytest_parts.sanitizer import Sanitizing
 from pytest_cutile.pytest_parts.sanitizer_log import read_log
+from pytest_cutile.tile.compiler import toolchain
 from tests.plugin.conftest import KERNEL
 from tests.pytest_parts.test_sanitizer_log import BROKEN, CLEAN, INITCHECK, MEMCHECK
 

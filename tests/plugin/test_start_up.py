@@ -20,10 +20,10 @@ def test_nothing(): pass
 def test_modules():
     heavy = {"torch", "cuda.tile", "pynvml", "numpy", "msgspec", "filelock", "yaml"}
     ours = [name for name in sys.modules if name.startswith("pytest_cutile.")]
-    light = ("plugin", "hookspecs", "pytest_parts", "settings", "verdicts", "reports.formats")
+    light = ("plugin", "pytest_parts", "words.settings", "words.verdicts", "reports.formats")
     starts = tuple(f"pytest_cutile.{name}" for name in light)
     more = {name for name in ours if not name.startswith(starts)}
-    more -= {"pytest_cutile.gates", "pytest_cutile.reports"}
+    more -= {"pytest_cutile.gates", "pytest_cutile.reports", "pytest_cutile.words"}
     print("LOADED", json.dumps(sorted(more | heavy & set(sys.modules))))
 """
 
@@ -54,8 +54,9 @@ def test_nothing_heavy_is_imported(pytester):
 
 
 BOUNDARY = (
-    *("plugin", "session", "cli", "spec", "pytest_parts.collection", "pytest_parts.fixtures"),
-    *("gates.declared", "gates.interpreted", "correctness.report", "correctness.errors", "tensors.seeded"),
+    *("plugin", "gates.session", "cli", "words.spec", "pytest_parts.collection", "pytest_parts.fixtures"),
+    *("gates.declared", "gates.interpreted", "correctness.report", "correctness.errors"),
+    "tile.tensors.seeded",
 )
 """What plugin start-up and the collection of declared kernels import."""
 

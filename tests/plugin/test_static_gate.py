@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytest_cutile.compiler import toolchain
+from pytest_cutile.tile.compiler import toolchain
 from tests.plugin.forked import run_forked
 
 pytestmark = pytest.mark.slow
@@ -356,7 +356,7 @@ def test_a_kernel_whose_work_cannot_be_counted_is_compared_by_its_other_facts(st
     static.record()
     static.project.pytester.makeconftest(
         """
-        from pytest_cutile.interpreter.executed_cache import ExecutedCache
+        from pytest_cutile.tile.interpreter.executed_cache import ExecutedCache
 
         def count(self, job, launch):
             raise IndexError("an operation that nobody has seen")
@@ -503,7 +503,7 @@ def test_without_a_tool_the_rest_is_compared(static, monkeypatch, tool, package,
 
 def test_an_old_compiler_without_remarks(static, monkeypatch):
     static.record()
-    monkeypatch.setattr("pytest_cutile.compiler.cutile.makes_remarks", lambda: False)
+    monkeypatch.setattr("pytest_cutile.tile.compiler.cutile.makes_remarks", lambda: False)
     static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
     result = static.run()
     result.assert_outcomes(failed=1)
@@ -547,7 +547,7 @@ def test_a_file_of_static_baselines_is_no_place_for_baselines(static):
 
 def test_remarks_that_cannot_be_read_are_unknown(static, monkeypatch):
     static.record()
-    from pytest_cutile.compiler import cutile
+    from pytest_cutile.tile.compiler import cutile
 
     original = cutile.run_tileiras
 

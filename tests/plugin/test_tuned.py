@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from cuda.tile import tune
 
-from pytest_cutile.compiler import Compiled, CompileJob, Compiler
+from pytest_cutile.tile.compiler import Compiled, CompileJob, Compiler
 
 TUNED = """
 import cuda.tile as ct

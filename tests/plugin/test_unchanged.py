@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.compiler.compilations import Compilations
-from pytest_cutile.gates import speed, speed_case  # here: pytester forgets modules that a test imports first
-from pytest_cutile.gpu.lock import GpuLock
-from pytest_cutile.revisions.paired import LaunchedKernels
-from pytest_cutile.speed.measure.blocks import measure
-from pytest_cutile.speed.measure.timed_outputs import TimedOutputs
+from pytest_cutile.gates.revisions.paired import LaunchedKernels
+from pytest_cutile.gates.speed import (  # here: pytester forgets modules that a test imports first
+    gate,
+    timed_case,
+)
+from pytest_cutile.tile.compiler.compilations import Compilations
+from pytest_cutile.timing.gpu.lock import GpuLock
+from pytest_cutile.timing.measure.blocks import measure
+from pytest_cutile.timing.measure.timed_outputs import TimedOutputs
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 pytestmark = pytest.mark.slow
@@ -75,8 +78,8 @@ def launch_nothing(outputs: TimedOutputs, **_: bool) -> None:
 @pytest.fixture
 def timed(static, monkeypatch) -> Timed:
     # There is no GPU: nothing can be launched or checked.
-    monkeypatch.setattr(speed_case, "check_task", lambda *_, **__: None)
-    monkeypatch.setattr(speed, "computes_otherwise", lambda *_: False)
+    monkeypatch.setattr(timed_case, "check_task", lambda *_, **__: None)
+    monkeypatch.setattr(gate, "computes_otherwise", lambda *_: False)
     monkeypatch.setattr(
         TimedOutputs, "_launch_first", lambda outputs, **_: setattr(outputs, "skipped", "no GPU")
     )
@@ -108,14 +111,14 @@ def test_the_gpu_is_held_alone_while_a_case_is_timed(timed, monkeypatch):
         return measure(*args, **options)
 
     monkeypatch.setattr(GpuLock, "alone", alone)
-    monkeypatch.setattr(speed, "measure", measure_and_tell)
+    monkeypatch.setattr(gate, "measure", measure_and_tell)
     timed.run().assert_outcomes(passed=1)
     assert happened == ["held", "timed", "released"]
 
 
 def test_a_run_of_speed_alone_checks_a_few_parts_of_a_large_case(timed, monkeypatch):
     sampled = []
-    monkeypatch.setattr(speed_case, "check_task", lambda *_, **options: sampled.append(options["sampled"]))
+    monkeypatch.setattr(timed_case, "check_task", lambda *_, **options: sampled.append(options["sampled"]))
     timed.run()
     assert sampled == [True]
 

@@ -61,7 +61,7 @@ def test_a_worker_prepares_the_next_cases_of_its_module(project):
 
 
 KILL = """
-from pytest_cutile.speed.suite import SpeedSuite
+from pytest_cutile.gates.speed.suite import SpeedSuite
 
 def die(*_, **__):
     import os
@@ -111,7 +111,7 @@ def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, wha
 
 
 DIE = """
-from pytest_cutile.gates import speed
+from pytest_cutile.gates.speed import gate
 
 def die(*_, **__):
     import os
@@ -124,7 +124,7 @@ def die(*_, **__):
 @pytest.mark.parametrize(
     ("dies", "why"),
     [
-        ("speed.measure_case", "worker 'gw?' crashed while running 'mykernels/scale.py::speed[[]n8[]]'"),
+        ("gate.measure_case", "worker 'gw?' crashed while running 'mykernels/scale.py::speed[[]n8[]]'"),
         ("SpeedSuite.settle", "mykernels/scale.py::*: its worker process ended before it could report *"),
     ],
     ids=["while it measures", "while it holds reports back"],
@@ -274,7 +274,7 @@ def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, option
     conftest = project.path / "conftest.py"
     note = "lambda number, _: (HERE / 'chosen').write_text(str(number))"
     conftest.write_text(
-        f"{conftest.read_text()}\nfrom pytest_cutile.gpu import nvml\nnvml.choose_gpu = {note}\n"
+        f"{conftest.read_text()}\nfrom pytest_cutile.timing.gpu import nvml\nnvml.choose_gpu = {note}\n"
     )
     project.pytester.makeini("[pytest]\nfilterwarnings = error\n")
     project.pytester.makepyfile(test_mine=test)

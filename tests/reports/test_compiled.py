@@ -3,14 +3,14 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from pytest_cutile.compiler.toolchain import supported_architectures
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.compiled import compiled_document
 from pytest_cutile.reports.terminal_summary import terminal_summary
-from pytest_cutile.reports.text import WIDTH, render_lines
-from pytest_cutile.results import StaticResult
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.tile.compiler.toolchain import supported_architectures
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.words.results import StaticResult
+from pytest_cutile.words.text import WIDTH, render_lines
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 LOAD = Site(operation="load", instruction="TMA Load", shape="64x128", file="kernels/k.py", line=10)
 LAUNCH = LaunchFacts(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_cutile.quantities import format_time
-from pytest_cutile.reports.document import (
+from pytest_cutile.reports.markdown import render_markdown
+from pytest_cutile.words.document import (
     Code,
     Column,
     Document,
@@ -17,8 +17,8 @@ from pytest_cutile.reports.document import (
     Tone,
     printable,
 )
-from pytest_cutile.reports.markdown import render_markdown
-from pytest_cutile.reports.text import render_lines, render_text
+from pytest_cutile.words.quantities import format_time
+from pytest_cutile.words.text import render_lines, render_text
 
 
 def lines(*blocks) -> list[str]:

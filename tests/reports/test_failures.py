@@ -9,22 +9,22 @@ import pytest
 from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.baselines.entries import StaticEntry
 from pytest_cutile.baselines.select import stored_us
-from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.gates.messages import regression_message, static_message
+from pytest_cutile.gates.speed.case import SpeedCase
+from pytest_cutile.gates.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
+from pytest_cutile.gates.speed.pending import PendingCase
+from pytest_cutile.gates.speed.rule import Decision, Rule
 from pytest_cutile.pytest_parts.options.ini import STATIC_MARGIN
-from pytest_cutile.reports.failures import regression_message, static_message
-from pytest_cutile.reports.text import WIDTH
-from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
-from pytest_cutile.speed.decide import Decision, Rule
-from pytest_cutile.speed.measure.blocks import above_limit_message
-from pytest_cutile.speed.measure.timing import Regime, Sustained
-from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.static.comparison import compare
-from pytest_cutile.verdicts import Judgement, Reason
+from pytest_cutile.tile.static.comparison import compare
+from pytest_cutile.timing.measure.blocks import above_limit_message
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.text import WIDTH
+from pytest_cutile.words.timing import Regime, Sustained
+from pytest_cutile.words.verdicts import Judgement, Reason
 from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
+from tests.gates.speed.simulated import NOT_LIMITED
+from tests.gates.speed.simulated import stored as stored_times
 from tests.reports.test_compiled import LAUNCH, WORSE, case
-from tests.speed.simulated import NOT_LIMITED
-from tests.speed.simulated import stored as stored_times
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
 WORK = Work(bytes=1.34e8)

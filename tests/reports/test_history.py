@@ -6,7 +6,7 @@ import pytest
 
 from pytest_cutile.baselines.entries import Entry, PairedChange, Run
 from pytest_cutile.reports.history import history_document, sparkline
-from pytest_cutile.reports.text import render_text
+from pytest_cutile.words.text import render_text
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
 
 KEY = "softmax[c]"

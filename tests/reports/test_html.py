@@ -34,9 +34,9 @@ from pytest_cutile.reports.html.plots import (
 )
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import from_json, report_of_baselines, report_of_run, to_json
-from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.words.results import ErrorMap, Measured, Result, SampleBlock
+from pytest_cutile.words.verdicts import Reason, Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_terminal_summary import NOT_MEASURED, result
 

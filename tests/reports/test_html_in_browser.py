@@ -11,7 +11,7 @@ from pytest_cutile.reports.html import render_html
 from pytest_cutile.reports.html.platforms import render_page
 from pytest_cutile.reports.platforms import compare_platforms
 from pytest_cutile.reports.report import report_of_run
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.words.verdicts import Verdict
 from research.published_baselines import published_files
 from tests.reports.test_html import HOSTILE, errors, failed_test, measured, wrong_result
 from tests.reports.test_terminal_summary import result

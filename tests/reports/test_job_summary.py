@@ -8,8 +8,8 @@ import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.formats import SUMMARY_BYTES, render_job_summary
-from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.words.results import ErrorMap, Measured, Result, SampleBlock
+from pytest_cutile.words.verdicts import Reason, Verdict
 from tests.reports.test_terminal_summary import NOT_MEASURED, result
 
 SLOWER = {"verdict": Verdict.REGRESSION, "reason": Reason.SLOWER, "change": 0.045}

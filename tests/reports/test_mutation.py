@@ -2,9 +2,9 @@
 
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness, never_killed
 from pytest_cutile.reports.mutation import mutation_document
-from pytest_cutile.reports.text import render_lines
-from pytest_cutile.results import CorrectResult, Result
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.words.results import CorrectResult, Result
+from pytest_cutile.words.text import render_lines
+from pytest_cutile.words.verdicts import Verdict
 
 
 def mutant(mutation="all zero", outcome=Outcome.KILLED, **options):

@@ -7,10 +7,10 @@ import pytest
 
 from pytest_cutile import Work
 from pytest_cutile.cli import main
-from pytest_cutile.platforms.published import B300, GB10
 from pytest_cutile.reports.html.platforms import render_page, render_svg
 from pytest_cutile.reports.platforms import compare_platforms, platform_document
-from pytest_cutile.reports.text import render_lines
+from pytest_cutile.words.platforms.published import B300, GB10
+from pytest_cutile.words.text import render_lines
 from research.published_baselines import published_files
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_html import HOSTILE, Page

@@ -24,8 +24,15 @@ from pytest_cutile.reports.report import (
     report_of_run,
     to_json,
 )
-from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock, SpeedResult, StaticResult
-from pytest_cutile.static.facts import CaseFacts
+from pytest_cutile.tile.static.facts import CaseFacts
+from pytest_cutile.words.results import (
+    CorrectResult,
+    ErrorMap,
+    Measured,
+    SampleBlock,
+    SpeedResult,
+    StaticResult,
+)
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
 from tests.reports.test_terminal_summary import result
 

@@ -2,9 +2,9 @@
 
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.terminal_summary import terminal_summary
-from pytest_cutile.reports.text import WIDTH, render_lines
-from pytest_cutile.results import Measured, Result
-from pytest_cutile.verdicts import Reason, Verdict
+from pytest_cutile.words.results import Measured, Result
+from pytest_cutile.words.text import WIDTH, render_lines
+from pytest_cutile.words.verdicts import Reason, Verdict
 
 
 def result(gate="speed", **changes) -> Result:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.speed.measure.timing import Block, Device, Skipped, Sustained, Timer, TooLong
+from pytest_cutile.words.timing import Block, Device, Skipped, Sustained, Timer, TooLong
 from studies.running.study import Contender, Study
 
 

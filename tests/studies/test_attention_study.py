@@ -9,9 +9,9 @@ import torch
 
 from kernels import fmha
 from pytest_cutile.correctness.check import KernelMismatch, run_check
-from pytest_cutile.interpreter import interpret
-from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.tile.tensors.seeded import MakeTensor
+from pytest_cutile.words.spec import CheckOptions
 from studies.attention_study import half_kernel, launching, main, operator, try_compile
 from studies.attention_study.half_kernel import SUMMED
 from studies.attention_study.operator import sdpa

@@ -4,15 +4,15 @@ import pytest
 import torch
 from cuda.tile.tune import exhaustive_search
 
-from pytest_cutile.compiler import cutile
-from pytest_cutile.compiler.signature import derive_signature
-from pytest_cutile.compiler.toolchain import CompilerMissing
-from pytest_cutile.compiler.trace.launches import pretend_gpu
+from pytest_cutile.tile.compiler import cutile
+from pytest_cutile.tile.compiler.signature import derive_signature
+from pytest_cutile.tile.compiler.toolchain import CompilerMissing
+from pytest_cutile.tile.compiler.trace.launches import pretend_gpu
 from studies.running import compiling
 from studies.running.compiling import compile_beforehand
 from studies.running.study import Contender, Row, Study
-from tests.compiler import launchers
 from tests.studies.test_running import CASES
+from tests.tile.compiler import launchers
 from tests.tools import toy_kernel
 
 TILES = [64, 256]

@@ -7,8 +7,8 @@ import pytest
 
 from pytest_cutile import Work
 from pytest_cutile.baselines.files import render_speed
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.platforms.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
 from studies import __main__ as command
 from studies.platforms.main import MEASURED, MIXED, PUBLISHED, compare, pages, scalings, specified
 from tests.test_cli import COMPUTE, MEMORY, entry, figure, file

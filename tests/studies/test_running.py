@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_cutile import Case
-from pytest_cutile.speed.measure.timing import Uncapturable
+from pytest_cutile.words.timing import Uncapturable
 from studies import __main__ as command
 from studies.running import run
 from studies.running.files import origin

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from kernels import fmha
-from pytest_cutile.interpreter import interpret
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.profiling import ncu
-from pytest_cutile.profiling.counters import KernelCounters
-from pytest_cutile.profiling.ncu import ProfilingError
+from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.timing.profiling import ncu
+from pytest_cutile.timing.profiling.counters import KernelCounters
+from pytest_cutile.timing.profiling.ncu import ProfilingError
+from pytest_cutile.words.platforms.lookup import find_platform
 from studies.running.attention import case
 from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main

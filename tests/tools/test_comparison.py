@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_cutile.compiler import pretend_gpu
+from pytest_cutile.tile.compiler import pretend_gpu
 from tests.tools.toy_kernel import make_stream_timer, make_timer
 from tools import compare_kernels, tune_kernels
 from tools.comparison.goals import find_misses, is_memory_bound, rival

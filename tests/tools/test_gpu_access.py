@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.timing.gpu.lock import GpuLock
 from tools.comparison import gpu_access
 from tools.comparison.gpu_access import CutileAccess, GpuAccess, guard_cutile, guard_inductor
 
@@ -187,7 +187,7 @@ def test_cutile_asks_the_wrapped_compiler_and_tilegym_the_wrapped_tuner(lock, ac
     import cuda.tile as ct
     import torch
 
-    from pytest_cutile.compiler.signature import derive_signature
+    from pytest_cutile.tile.compiler.signature import derive_signature
 
     compiler, tuner = importlib.import_module("cuda.tile._compile"), importlib.import_module("cuda.tile.tune")
     for module, name in ((compiler, "compile_tile"), (tuner, "exhaustive_search")):

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from pytest_cutile.gpu.lock import FOLDER
+from pytest_cutile.timing.gpu.lock import FOLDER
 from tests.tools import toy_access, toy_kernel
 from tools import compare_kernels
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import KernelMismatch
-from pytest_cutile.gpu import nvml
+from pytest_cutile.timing.gpu import nvml
 from tests.tools import toy_kernel
 from tests.tools.toy_kernel import ToyConfig, make_timer
 from tools import compare_kernels, tune_kernels
@@ -150,8 +150,8 @@ def test_samples_go_to_the_launch_that_they_are_of():
 def test_moved_tensors_come_home(monkeypatch):
     from contextlib import contextmanager
 
-    from pytest_cutile.speed.measure import placement
-    from pytest_cutile.tensors.trees import map_tensors
+    from pytest_cutile.tile.tensors.trees import map_tensors
+    from pytest_cutile.timing.measure import placement
 
     @contextmanager
     def elsewhere(inputs):

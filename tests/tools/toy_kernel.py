@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from pytest_cutile import Case, KernelSpec, Work
-from pytest_cutile.speed.measure.timing import Device, Timer, TooLong, Uncapturable
+from pytest_cutile.words.timing import Device, Timer, TooLong, Uncapturable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_cutile.settings import RUN_VARIABLE, SHARERS_VARIABLE
-from pytest_cutile.speed.measure.timing import LaunchFunction, Timer, Uncapturable
+from pytest_cutile.words.settings import RUN_VARIABLE, SHARERS_VARIABLE
+from pytest_cutile.words.timing import LaunchFunction, Timer, Uncapturable
 from tools.comparison.gpu_access import GpuAccess, guard_cutile, guard_inductor
 from tools.comparison.stream_timer import StreamTimer
 from tools.gpu_runs.agreement import check_exactly, describe_difference
@@ -58,8 +58,8 @@ def start_comparing(
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(share, 2)))
     import torch
 
-    from pytest_cutile.gpu import nvml
-    from pytest_cutile.gpu.lock import GpuLock
+    from pytest_cutile.timing.gpu import nvml
+    from pytest_cutile.timing.gpu.lock import GpuLock
 
     nvml.choose_gpu(devices[number % len(devices)])
     share_cache()

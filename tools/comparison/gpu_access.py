@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
-from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.timing.gpu.lock import GpuLock
 
 SHARED, EXCLUSIVE, RELEASED = "shared", "exclusive", ""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import Device, LaunchFunction, Timer
+from pytest_cutile.words.timing import Device, LaunchFunction, Timer
 
 FLUSH_BYTES = 256 << 20
 """Several times any L2 cache."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.check import CheckReport, KernelMismatch, run_check
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.trees import describe, named_tensors
+from pytest_cutile.tile.tensors.trees import describe, named_tensors
+from pytest_cutile.words.spec import Case, KernelSpec
 from tools.gpu_runs.inputs import as_arguments
 from tools.gpu_runs.suites import Prepared
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pytest_cutile.gpu import nvml
+from pytest_cutile.timing.gpu import nvml
 from tools.gpu_runs.processes import Broken, Handler, describe
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pytest_cutile.input_names import NORMAL
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.seeded import MakeTensor, seed_from
+from pytest_cutile.tile.tensors.seeded import MakeTensor, seed_from
+from pytest_cutile.words.input_names import NORMAL
+from pytest_cutile.words.spec import Case, KernelSpec
 
 
 def input_names(spec: KernelSpec) -> tuple[str, ...]:

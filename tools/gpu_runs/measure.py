@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.timing import Block, LaunchFunction, Measurement, Timer
-from pytest_cutile.statistics import median, relative_spread
+from pytest_cutile.words.platforms.lookup import find_platform
+from pytest_cutile.words.spec import Work
+from pytest_cutile.words.statistics import median, relative_spread
+from pytest_cutile.words.timing import Block, LaunchFunction, Measurement, Timer
 
 MakeTimer: TypeAlias = Callable[[], Timer]
 """Makes the timer of this process's GPU; a function of a module, so that it can be sent to processes."""
@@ -29,8 +29,8 @@ median with 93 % confidence (order statistics), whatever the distribution."""
 
 def gpu_timer() -> Timer:
     """Return the project's own timer, on the first visible GPU."""
-    from pytest_cutile.gpu.nvml import find_gpu
-    from pytest_cutile.speed.measure.timer import CudaGraphTimer
+    from pytest_cutile.timing.gpu.nvml import find_gpu
+    from pytest_cutile.timing.measure.timer import CudaGraphTimer
 
     return CudaGraphTimer(find_gpu(), longest_us=math.inf)
 
@@ -94,8 +94,8 @@ def moved(inputs: Any) -> Iterator[None]:
 
     The tensors stay the same objects, so that closures which were made of them move as well.
     """
-    from pytest_cutile.speed.measure.placement import placed_anew
-    from pytest_cutile.tensors.trees import named_tensors
+    from pytest_cutile.tile.tensors.trees import named_tensors
+    from pytest_cutile.timing.measure.placement import placed_anew
 
     own = [tensor for _, tensor in named_tensors(inputs, "input")]
     homes = [(t.untyped_storage(), t.storage_offset(), t.size(), t.stride()) for t in own]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.platforms.lookup import gpu_slug
+from pytest_cutile.words.platforms.lookup import gpu_slug
 from tools.gpu_runs.processes import Pool, Start
 from tools.gpu_runs.suites import select
 
@@ -69,7 +69,7 @@ def require_gpus(devices: Sequence[int]) -> None:
     Raises:
         SystemExit: there are not; the message says what is missing.
     """
-    from pytest_cutile.gpu.nvml import NoGpuError, find_gpu, visible_uuids
+    from pytest_cutile.timing.gpu.nvml import NoGpuError, find_gpu, visible_uuids
 
     try:
         gpu = find_gpu()

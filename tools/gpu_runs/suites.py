@@ -12,8 +12,8 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
+from pytest_cutile.tile.tensors.seeded import MakeTensor, timed_seed
+from pytest_cutile.words.spec import Case, KernelSpec
 from tools.gpu_runs.inputs import as_arguments
 
 FOLDER = Path(__file__).resolve().parent.parent / "suite"
@@ -134,7 +134,7 @@ class Prepared:
 
     def exact(self) -> Any:
         """Return what the reference computes in float64."""
-        from pytest_cutile.tensors.trees import map_tensors
+        from pytest_cutile.tile.tensors.trees import map_tensors
 
         doubles = map_tensors(
             lambda tensor: tensor.double() if tensor.dtype.is_floating_point else tensor, self.inputs

@@ -102,7 +102,7 @@ def count_processes(case: Prepared, expected: Sequence[Any], *, cores: int) -> i
     """Return how many processes can check `case` at once: as many as `cores`, if the memory allows."""
     import torch
 
-    from pytest_cutile.tensors.trees import named_tensors
+    from pytest_cutile.tile.tensors.trees import named_tensors
 
     tensors = [tensor for _, tensor in named_tensors((case.inputs, [*expected, *expected]), "")]
     if not any(tensor.is_cuda for tensor in tensors):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_cutile.speed.measure.timing import LaunchFunction, Timer, TimingError
+from pytest_cutile.words.timing import LaunchFunction, Timer, TimingError
 from tools.gpu_runs.agreement import check_exactly
 from tools.gpu_runs.gpu_state import guarded, release_memory
 from tools.gpu_runs.measure import (
@@ -62,7 +62,7 @@ class Lane:
 
 def start_tuning(number: int, *, devices: Sequence[int], make_timer: MakeTimer, processes: int) -> Handler:
     """Prepare the process that times on one GPU, and its `processes` that compile for it."""
-    from pytest_cutile.gpu import nvml
+    from pytest_cutile.timing.gpu import nvml
 
     nvml.choose_gpu(devices[number])
     share_cache()
@@ -138,7 +138,7 @@ def _check_candidates(
     """Return those that are right; each is launched here as soon as it is known to be."""
     import torch
 
-    from pytest_cutile.tensors.trees import named_tensors
+    from pytest_cutile.tile.tensors.trees import named_tensors
 
     # What the committed configuration returns has been checked; if that failed, the reference's own word.
     outputs = case.exact() if failures else case.launcher()()

@@ -14,8 +14,8 @@ def declared_questions(suite: Suite, arch: str) -> tuple[list[Question], list[st
     The launches are traced: "cuda" tensors have no memory, and nothing runs on a GPU. Where the number of
     multiprocessors counts, it is that of the platform which stands for `arch`.
     """
-    from pytest_cutile.compiler import record_launches
     from pytest_cutile.gates.declared import compile_case
+    from pytest_cutile.tile.compiler import record_launches
 
     questions, silent = [], []
     for case in {case.name: case for case in (*suite.cases, *suite.spec.cases)}.values():

@@ -19,9 +19,9 @@ from pytest_cutile.correctness.compare.energy import Mismatch
 from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
-from pytest_cutile.tensors.formats import FLOAT64, FloatFormat
-from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned
-from pytest_cutile.tensors.rounding import convert, round_to, spacing
+from pytest_cutile.tile.tensors.poison import Pattern, may_be_value, poisoned
+from pytest_cutile.tile.tensors.rounding import convert, round_to, spacing
+from pytest_cutile.words.formats import FLOAT64, FloatFormat
 
 CHUNK = 1 << 20
 """Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from pytest_cutile.correctness.error_model.tolerance import FALSE_ALARM
-from pytest_cutile.statistics import t_quantile
+from pytest_cutile.words.statistics import t_quantile
 
 BLOCK = 16
 """Rows and columns of a block: the smallest tile of a tensor core has as many."""

@@ -24,10 +24,10 @@ from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch
-from pytest_cutile.tensors.dtypes import format_of, name_of
-from pytest_cutile.tensors.formats import FLOAT64, FORMATS
-from pytest_cutile.tensors.trees import map_leaves, named_tensors
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.tensors.dtypes import format_of, name_of
+from pytest_cutile.tile.tensors.trees import map_leaves, named_tensors
+from pytest_cutile.words.formats import FLOAT64, FORMATS
+from pytest_cutile.words.verdicts import Reason
 
 _NEAR = 16.0
 """Largest error, in units of the bound, that more runs with noise are made for; honest kernels reach 2.4."""

@@ -10,9 +10,9 @@ import torch
 
 from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.tensors.dtypes import name_of
-from pytest_cutile.tensors.trees import describe, named_leaves, named_tensors
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.tensors.dtypes import name_of
+from pytest_cutile.tile.tensors.trees import describe, named_leaves, named_tensors
+from pytest_cutile.words.verdicts import Reason
 
 
 class _Nothing:

@@ -28,10 +28,10 @@ from pytest_cutile.correctness.error_model.operators import base_name, is_float6
 from pytest_cutile.correctness.error_model.parts import OUTPUT
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel, Terms
-from pytest_cutile.tensors.dtypes import bits_of
-from pytest_cutile.tensors.formats import FLOAT32, FLOAT64
-from pytest_cutile.tensors.rounding import convert
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.tensors.dtypes import bits_of
+from pytest_cutile.tile.tensors.rounding import convert
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.formats import FLOAT32, FLOAT64
 
 ROUNDS = 16
 """Of two almost equal values, noise exchanges the order in every second round."""

@@ -32,10 +32,10 @@ from pytest_cutile.correctness.error_model.tolerance import (
     Terms,
     model_for,
 )
-from pytest_cutile.tensors.dtypes import format_of, name_of
-from pytest_cutile.tensors.formats import FLOAT16, FLOAT32, FLOAT64, FloatFormat
-from pytest_cutile.tensors.rounding import spacing
-from pytest_cutile.tensors.trees import tensors_in
+from pytest_cutile.tile.tensors.dtypes import format_of, name_of
+from pytest_cutile.tile.tensors.rounding import spacing
+from pytest_cutile.tile.tensors.trees import tensors_in
+from pytest_cutile.words.formats import FLOAT16, FLOAT32, FLOAT64, FloatFormat
 
 _HOPPER = 9
 SAMPLE = 1 << 16

@@ -30,10 +30,10 @@ from pytest_cutile.correctness.error_model.operators import (
     jumping,
     writes_in_place,
 )
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import FLOAT16, FLOAT32, FloatFormat
-from pytest_cutile.tensors.rounding import round_to
-from pytest_cutile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.tile.tensors.rounding import round_to
+from pytest_cutile.tile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.words.formats import FLOAT16, FLOAT32, FloatFormat
 
 Decisions: TypeAlias = "dict[int, Mapping[str, torch.Tensor]]"
 """Discontinuous results, by the number of the operator in a run and their place in its result."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.error_model.operators import base_name
-from pytest_cutile.tensors.trees import is_on_gpu, tensors_in
+from pytest_cutile.tile.tensors.trees import is_on_gpu, tensors_in
 
 _ALONG_DIM = {"index_select", "gather", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy"}
 """Operators that take a tensor, a dimension of it, and indices along that."""

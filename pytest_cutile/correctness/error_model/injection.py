@@ -26,10 +26,10 @@ from pytest_cutile.correctness.error_model.operators import (
     writes_in_place,
 )
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-from pytest_cutile.tensors.dtypes import resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
-from pytest_cutile.tensors.rounding import round_to
-from pytest_cutile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.tile.tensors.dtypes import resolve_dtype
+from pytest_cutile.tile.tensors.rounding import round_to
+from pytest_cutile.tile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.words.formats import FLOAT32, FLOAT64, FloatFormat
 
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources

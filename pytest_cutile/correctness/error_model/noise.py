@@ -34,8 +34,8 @@ from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
 from pytest_cutile.correctness.errors import ReferenceFailed
-from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
-from pytest_cutile.tensors.trees import have_same_bits, named_tensors, tensors_in
+from pytest_cutile.tile.tensors.trees import have_same_bits, named_tensors, tensors_in
+from pytest_cutile.words.formats import FLOAT32, FloatFormat
 
 _FLOAT32_POLICY = NumericsPolicy()
 RUNS = (3, 12, 48)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import FLOAT16
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.formats import FLOAT16
 
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"})
 # Functions amplify a rounding of their argument, and round their result, which may cancel afterwards.

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.spec import Axes
-from pytest_cutile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.tile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.words.spec import Axes
 
 Index = tuple[slice | torch.Tensor, slice]
 """Rows and columns of a matrix."""

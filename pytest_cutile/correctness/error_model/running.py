@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_cutile.correctness.error_model.injection import Calls, Injector
 from pytest_cutile.correctness.error_model.parts import OUTPUT, WHOLE, Part, neighbours
 from pytest_cutile.correctness.errors import ReferenceFailed
+from pytest_cutile.correctness.run_stopped import carrying_exit
 from pytest_cutile.correctness.signatures import parameters_of
-from pytest_cutile.run_stopped import carrying_exit
-from pytest_cutile.spec import Axes
-from pytest_cutile.tensors.trees import map_leaves, map_tensors, named_tensors
+from pytest_cutile.tile.tensors.trees import map_leaves, map_tensors, named_tensors
+from pytest_cutile.words.spec import Axes
 
 ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.spec import CheckOptions
-from pytest_cutile.statistics import t_quantile
-from pytest_cutile.tensors.dtypes import format_of, resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, TFLOAT32, FloatFormat
-from pytest_cutile.tensors.trees import tensors_in
+from pytest_cutile.tile.tensors.dtypes import format_of, resolve_dtype
+from pytest_cutile.tile.tensors.trees import tensors_in
+from pytest_cutile.words.formats import FLOAT32, FLOAT64, TFLOAT32, FloatFormat
+from pytest_cutile.words.spec import CheckOptions
+from pytest_cutile.words.statistics import t_quantile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.correctness.explain.places import WrongIndices, is_scattered
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.rounding import convert, spacing
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.tile.tensors.rounding import convert, spacing
 
 _SAMPLE = 1 << 20
 _ENOUGH = 16  # errors from which a direction can be told

@@ -35,10 +35,10 @@ from pytest_cutile.correctness.explain.places import (
 from pytest_cutile.correctness.explain.reduced import find_reduced
 from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD, advise
 from pytest_cutile.correctness.explain.ties import find_ties
-from pytest_cutile.quantities import abridged
-from pytest_cutile.results import CAUSE
-from pytest_cutile.tensors.poison import Pattern, poisoned
-from pytest_cutile.tensors.trees import describe
+from pytest_cutile.tile.tensors.poison import Pattern, poisoned
+from pytest_cutile.tile.tensors.trees import describe
+from pytest_cutile.words.quantities import abridged
+from pytest_cutile.words.results import CAUSE
 
 WIDTH = 100
 LINES = 60

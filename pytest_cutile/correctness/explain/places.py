@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import avg_pool2d, max_pool2d
 
 from pytest_cutile.correctness.compare.elements import LEVELS
-from pytest_cutile.results import ErrorMap
+from pytest_cutile.words.results import ErrorMap
 
 _TILES = tuple(1 << power for power in range(3, 11))
 _LEAST = 4

@@ -19,7 +19,7 @@ from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.explain.output import WrongOutput
 from pytest_cutile.correctness.on_cpu import SECONDS, OnCpu, on_cpu
-from pytest_cutile.tensors.trees import map_tensors, named_tensors, tensors_in
+from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors, tensors_in
 
 DimensionChange: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
 """Changes a dimension of a tensor."""

@@ -12,8 +12,8 @@ from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes
 from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32, TFLOAT32, FloatFormat
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.words.formats import BFLOAT16, FLOAT16, FLOAT32, TFLOAT32, FloatFormat
 
 if TYPE_CHECKING:
     import torch

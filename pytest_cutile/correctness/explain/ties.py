@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.explain.output import WrongOutput
-from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import FLOAT32
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tile.tensors.dtypes import format_of
+from pytest_cutile.tile.tensors.trees import named_tensors
+from pytest_cutile.words.formats import FLOAT32
 
 _ROUNDINGS = 4.0
 """Of the compared values in their dtype, or in float32 if they are computed: nearer values may be equal."""

@@ -14,11 +14,11 @@ from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import function_name, positional_names, resolve_arguments
-from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
-from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
-from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
-from pytest_cutile.verdicts import Reason
+from pytest_cutile.tile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
+from pytest_cutile.tile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
+from pytest_cutile.tile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
+from pytest_cutile.words.spec import CheckOptions
+from pytest_cutile.words.verdicts import Reason
 
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pytest_cutile.run_stopped import carrying_exit
+from pytest_cutile.correctness.run_stopped import carrying_exit
 
 LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.guards.memory import unguardable
-from pytest_cutile.tensors.poison import Pattern, laid_out
-from pytest_cutile.tensors.trees import map_tensors, tensors_in
+from pytest_cutile.tile.tensors.poison import Pattern, laid_out
+from pytest_cutile.tile.tensors.trees import map_tensors, tensors_in
 
 if TYPE_CHECKING:
     import torch

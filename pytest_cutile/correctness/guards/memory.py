@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.guards.redzones import Redzones, copy_bits, enclose, extent
-from pytest_cutile.tensors.poison import Pattern, poison
-from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors, tensors_in
+from pytest_cutile.tile.tensors.poison import Pattern, poison
+from pytest_cutile.tile.tensors.trees import describe, map_tensors, named_tensors, tensors_in
 
 KEPT_BYTES = 256 << 20
 """Bytes of temporaries that are kept until a launch ends, to look at what lies around them."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pytest_cutile.tensors.dtypes import bits_of, carrier_of
-from pytest_cutile.tensors.poison import Pattern, distinct
+from pytest_cutile.tile.tensors.dtypes import bits_of, carrier_of
+from pytest_cutile.tile.tensors.poison import Pattern, distinct
 
 _ALIGNMENT_BYTES = 512  # of torch's CUDA allocator; a tensor keeps its address modulo this
 _SMALLEST_REDZONE_BYTES = 16 << 10

@@ -21,10 +21,10 @@ from pytest_cutile.correctness.error_model.running import ROUNDING
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
 from pytest_cutile.correctness.on_cpu import SECONDS
-from pytest_cutile.tensors.dtypes import bits_of, format_of, same_bits
-from pytest_cutile.tensors.formats import BFLOAT16, FloatFormat
-from pytest_cutile.tensors.rounding import convert, round_to, spacing
-from pytest_cutile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.tile.tensors.dtypes import bits_of, format_of, same_bits
+from pytest_cutile.tile.tensors.rounding import convert, round_to, spacing
+from pytest_cutile.tile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.words.formats import BFLOAT16, FloatFormat
 
 TILE = 16
 """Indices in the part of a dimension that goes missing: the smallest tile of a tensor core's operand."""

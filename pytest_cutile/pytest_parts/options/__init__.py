@@ -16,7 +16,7 @@ from pytest_cutile.pytest_parts.options.ini import add_ini_keys, read_ini
 from pytest_cutile.pytest_parts.options.option import Option, read_with_another
 from pytest_cutile.pytest_parts.report_files import read_report_paths
 from pytest_cutile.reports.formats import FORMATS
-from pytest_cutile.settings import Settings
+from pytest_cutile.words.settings import Settings
 
 if TYPE_CHECKING:
     import pytest

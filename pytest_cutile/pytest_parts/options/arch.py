@@ -53,7 +53,7 @@ def read_arch(config: pytest.Config) -> Fields:
     if value is None:
         return fields
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    from pytest_cutile.platforms.architectures import ArchitectureError
+    from pytest_cutile.words.platforms.architectures import ArchitectureError
 
     try:
         return {**fields, "asked": _parse(text)}
@@ -66,7 +66,7 @@ def read_arch(config: pytest.Config) -> Fields:
 
 def _parse(text: str) -> tuple[str, ...]:
     """Return the canonical names in a comma-separated list; "native" and "all" stay as they are."""
-    from pytest_cutile.platforms.architectures import ArchitectureError, normalize_architecture
+    from pytest_cutile.words.platforms.architectures import ArchitectureError, normalize_architecture
 
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
@@ -78,7 +78,7 @@ def _parse(text: str) -> tuple[str, ...]:
 
 
 def _known_architectures() -> str:
-    from pytest_cutile.compiler.toolchain import CompilerMissing, supported_architectures
+    from pytest_cutile.tile.compiler.toolchain import CompilerMissing, supported_architectures
 
     try:
         return f"the installed tileiras has {', '.join(supported_architectures())}"

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from pytest_cutile.pytest_parts.options.option import Fields, Option, Repeat, read_with_another
-from pytest_cutile.settings import DEFAULT_SANITIZER_TOOLS, SANITIZER_TOOLS, CheckOn, SearchBudget
+from pytest_cutile.words.settings import DEFAULT_SANITIZER_TOOLS, SANITIZER_TOOLS, CheckOn, SearchBudget
 
 
 def _read_search(config: pytest.Config) -> Fields:
@@ -37,7 +37,7 @@ def _read_sanitize(config: pytest.Config) -> Fields:
         raise pytest.UsageError("--sanitize starts processes of its own: leave out pytest-xdist's -n")
     if config.getoption("--correct-on") == CheckOn.INTERPRETER:
         raise pytest.UsageError("--sanitize watches a GPU: leave out --correct-on=interpreter")
-    from pytest_cutile.compiler.toolchain import ToolMissing, find_tool
+    from pytest_cutile.tile.compiler.toolchain import ToolMissing, find_tool
 
     try:
         find_tool("compute-sanitizer")

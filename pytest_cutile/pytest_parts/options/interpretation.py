@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile.pytest_parts.options.option import Fields, Option, Repeat, read_with_another
-from pytest_cutile.settings import CheckOn, Interpretation
+from pytest_cutile.words.settings import CheckOn, Interpretation
 
 
 def _read(config: pytest.Config) -> Fields:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted
 from pytest_cutile.reports.cases import FailedTest
-from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.html.case import details as case_details
 from pytest_cutile.reports.html.case import error_maps
 from pytest_cutile.reports.html.kernel import shown_kernel
 from pytest_cutile.reports.html.templates import pages, text_of
 from pytest_cutile.reports.report import Report, ReportedCase, identifier
-from pytest_cutile.verdicts import UNDECIDED, Verdict
+from pytest_cutile.words.document import Tone
+from pytest_cutile.words.quantities import counted
+from pytest_cutile.words.verdicts import UNDECIDED, Verdict
 
 if TYPE_CHECKING:
     import jinja2

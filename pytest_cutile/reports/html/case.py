@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_cutile.quantities import format_share, format_time
+from pytest_cutile.gates.speed.rule import NOISE, Sample, estimate
 from pytest_cutile.reports.compiled import named_launches, notes_of, or_unknown, size
 from pytest_cutile.reports.history import HistoryPoint, headline_regimes, point_of_run, step_text
 from pytest_cutile.reports.html.heat_map import heat_map
 from pytest_cutile.reports.html.plots import change_histogram, histogram, history_plot, is_finite
 from pytest_cutile.reports.report import GpuHistory, Report, ReportedCase
-from pytest_cutile.results import CorrectResult, Measured, Result, SpeedResult, StaticResult
-from pytest_cutile.speed.decide import NOISE, Sample, estimate
-from pytest_cutile.speed.measure.timing import Block, Regime, log_ratio_error, mean_log_ratio
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from pytest_cutile.static.rules import occupancy_of
-from pytest_cutile.statistics import usable
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.tile.static.rules import occupancy_of
+from pytest_cutile.words.quantities import format_share, format_time
+from pytest_cutile.words.results import CorrectResult, Measured, Result, SpeedResult, StaticResult
+from pytest_cutile.words.statistics import usable
+from pytest_cutile.words.timing import Block, Regime, log_ratio_error, mean_log_ratio
+from pytest_cutile.words.verdicts import Verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup

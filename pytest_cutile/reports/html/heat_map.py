@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.reports.html.plots import LEFT, RIGHT, TOP, WIDTH, Axis, Plot, picture
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.results import ErrorMap
+from pytest_cutile.words.results import ErrorMap
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_cutile.quantities import counted, format_share
-from pytest_cutile.reports.document import shorten
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, bandwidth, is_finite, lines_plot, roofline
 from pytest_cutile.reports.html.templates import NAME_CHARACTERS
 from pytest_cutile.reports.report import Figures, Report, ReportedCase, ReportedPlatform
-from pytest_cutile.tensors.formats import FORMATS
+from pytest_cutile.words.document import shorten
+from pytest_cutile.words.formats import FORMATS
+from pytest_cutile.words.quantities import counted, format_share
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_cutile.quantities import counted, format_ratio
 from pytest_cutile.reports.html.kernel import ladder_plot, ladders, short_dtype
 from pytest_cutile.reports.html.plots import Dot, picture, ratio_plot
 from pytest_cutile.reports.html.templates import pages, text_of
 from pytest_cutile.reports.platforms import ComparedCase, PlatformComparison, limits_of, platform_document
+from pytest_cutile.words.quantities import counted, format_ratio
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -16,10 +16,10 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted, format_change, format_commit, format_time
-from pytest_cutile.reports.document import printable, shorten
+from pytest_cutile.gates.speed.rule import Estimate
 from pytest_cutile.reports.history import HistoryPoint, count_in_bins, step_text
-from pytest_cutile.speed.decide import Estimate
+from pytest_cutile.words.document import printable, shorten
+from pytest_cutile.words.quantities import counted, format_change, format_commit, format_time
 
 WIDTH, HEIGHT = 320, 210
 """Of a plot: as wide as a page on a phone, so that its text is not made smaller there."""

@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted, format_change, format_commit, format_share, format_time
-from pytest_cutile.reports.document import Paragraph, Section, Table, printable, shorten
 from pytest_cutile.reports.html.plots import is_finite
+from pytest_cutile.words.document import Paragraph, Section, Table, printable, shorten
+from pytest_cutile.words.quantities import counted, format_change, format_commit, format_share, format_time
 
 NAME_CHARACTERS = 80
 """Of a name in a table; its details have the whole name."""

@@ -15,9 +15,9 @@ from pytest_cutile.correctness.error_model.exactness import common_rounding
 from pytest_cutile.correctness.error_model.injection import inexact_in
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel, sigmas_for
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, FORMATS, FloatFormat
-from pytest_cutile.tensors.make_tensor import make_tensor
-from pytest_cutile.tensors.rounding import round_to, spacing
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.rounding import round_to, spacing
+from pytest_cutile.words.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, FORMATS, FloatFormat
 
 SHAPE = (2, 3, 128, 64)
 ULPS = 0.4

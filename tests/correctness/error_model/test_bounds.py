@@ -15,7 +15,7 @@ from pytest_cutile.correctness.compare.elements import Bound, blocks, compare
 from pytest_cutile.correctness.error_model.noise import RUNS, estimate
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.tolerance import SHORT_STEP, ErrorModel, model_for
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, TFLOAT32
+from pytest_cutile.words.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, TFLOAT32
 from research.calibrate_check import check
 from research.emulated_attention import attention
 from research.emulated_kernels import matmul, rms_norm, softmax

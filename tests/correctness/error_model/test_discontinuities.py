@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import check_kernel
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
 from tests.correctness.checking import failure, tensor
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
-from pytest_cutile.tensors.make_tensor import make_tensor
+from pytest_cutile.tile.tensors.make_tensor import make_tensor
 
 EXACT = "correctly rounded: all products and sums of these inputs are exact"
 

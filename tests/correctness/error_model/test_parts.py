@@ -13,7 +13,7 @@ from pytest_cutile.correctness.error_model.parts import OUTPUT, Part, cut
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed
 from pytest_cutile.correctness.guards import launch as launching
-from pytest_cutile.spec import Axes
+from pytest_cutile.words.spec import Axes
 
 ROWS: Axes = {"x": ("rows",), OUTPUT: ("rows",)}
 PRODUCT: Axes = {"a": ("m", None), "b": (None, "n"), OUTPUT: ("m", "n")}

@@ -9,7 +9,7 @@ import torch
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.correctness.error_model.injection import OperandNoise, PolicyNoise
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16
+from pytest_cutile.words.formats import BFLOAT16, FLOAT16
 from tests.correctness.checking import failure, tensor
 
 

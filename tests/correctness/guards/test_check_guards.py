@@ -12,8 +12,8 @@ from pytest_cutile.correctness.check import (
     UncheckableOutput,
     check_kernel,
 )
-from pytest_cutile.tensors.dtypes import DTYPE_NAMES
-from pytest_cutile.tensors.poison import poisoned, poisoned_allocations
+from pytest_cutile.tile.tensors.dtypes import DTYPE_NAMES
+from pytest_cutile.tile.tensors.poison import poisoned, poisoned_allocations
 from tests.correctness.checking import copy, failure, identity, story, tensor
 
 

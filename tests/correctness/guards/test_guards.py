@@ -13,8 +13,8 @@ from pytest_cutile.correctness.errors import WHICH_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.guards.launch import SMALL_BYTES
 from pytest_cutile.correctness.guards.memory import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.correctness.guards.redzones import enclose, redzone_bytes
-from pytest_cutile.tensors.dtypes import DTYPE_NAMES, resolve_dtype
-from pytest_cutile.tensors.poison import Pattern, poisoned, poisoned_allocations
+from pytest_cutile.tile.tensors.dtypes import DTYPE_NAMES, resolve_dtype
+from pytest_cutile.tile.tensors.poison import Pattern, poisoned, poisoned_allocations
 from tests.correctness.checking import copy, failure, identity, story, tensor
 
 

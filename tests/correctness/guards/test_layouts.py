@@ -9,7 +9,7 @@ from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.redzones import extent
 from pytest_cutile.correctness.rejections import is_refusal
-from pytest_cutile.tensors.poison import Pattern
+from pytest_cutile.tile.tensors.poison import Pattern
 from tests.correctness.checking import copy, failure, identity, story, tensor
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import UncheckableOutput, check_kernel
-from pytest_cutile.tensors.dtypes import bits_of, resolve_dtype
-from pytest_cutile.tensors.poison import Pattern
+from pytest_cutile.tile.tensors.dtypes import bits_of, resolve_dtype
+from pytest_cutile.tile.tensors.poison import Pattern
 from tests.correctness.checking import copy, failure, identity, story, tensor
 
 

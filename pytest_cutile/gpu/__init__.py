@@ -1,1 +1,0 @@
-"""What touches CUDA or NVML: devices, the timer, tensors."""

@@ -1,0 +1,30 @@
+"""Interprets kernels on the CPU: the public names of `pytest_cutile.tile.interpreter`, which says how.
+
+from pytest_cutile.interpreter import interpret
+
+with interpret(arch="sm_121") as run:
+y = rms_norm(x, weight)  # unchanged launch code
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.tile import interpreter as _interpreter
+from pytest_cutile.tile.interpreter import KernelFault, NoSuchBlock, NotInterpreted, Options
+
+if TYPE_CHECKING:
+    from pytest_cutile.tile.interpreter import Run, check_order, interpret
+
+__all__ = [
+    "KernelFault",
+    "NoSuchBlock",
+    "NotInterpreted",
+    "Options",
+    "Run",
+    "check_order",
+    "interpret",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Look up what imports torch when it is first used."""
+    return getattr(_interpreter, name)

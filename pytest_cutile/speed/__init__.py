@@ -1,1 +1,0 @@
-"""The speed gate: evidence, and the rule that makes a verdict of it."""
