@@ -14,7 +14,6 @@ from pytest_cutile.commands import (
     doctor,
     history,
     merge,
-    migrate,
     profile,
     report,
     reproduce,
@@ -31,7 +30,6 @@ COMMANDS = {
     "reproduce": reproduce,
     "compare": compare,
     "merge": merge,
-    "migrate": migrate,
 }
 """All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here.
 

@@ -293,11 +293,11 @@ def test_a_conflict(tmp_path, capsys, published):
     assert "merge conflict" in failure(capsys, "merge", published[0], "--into", str(path))
 
 
-@pytest.mark.parametrize("schema", [1, 5])
+@pytest.mark.parametrize("schema", [0, 2])
 def test_another_schema(tmp_path, capsys, schema):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"schema": schema}))
-    assert f"schema {schema}, this release reads 4" in failure(capsys, "compare", str(path), str(path))
+    assert f"schema {schema}, this release reads 1" in failure(capsys, "compare", str(path), str(path))
 
 
 def test_static_baselines(tmp_path, capsys, published):

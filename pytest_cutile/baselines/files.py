@@ -31,8 +31,8 @@ from pytest_cutile.words.locking import replacing, write_text
 from pytest_cutile.words.platforms.lookup import gpu_slug
 from pytest_cutile.words.spec import Work
 
-SPEED_SCHEMA, STATIC_SCHEMA = 4, 2
-"""Versions of the two forms that this release writes and reads."""
+SCHEMA = 1
+"""Version of the form that this release writes and reads."""
 MAX_BYTES = 32 * 2**20
 """Size of a file above which it is refused unread. 200 cases on 20 GPUs take about 10 MiB."""
 # Characters that control a terminal, end lines or reorder text, and surrogates, which cannot be printed.
@@ -75,7 +75,7 @@ def _folder(base: Path) -> Path:
 
 
 def read_speed(path: Path) -> SpeedBaselines | None:
-    data = _read(path, SPEED_SCHEMA)
+    data = _read(path)
     return None if data is None else speed_baselines(path, data)
 
 
@@ -114,7 +114,7 @@ def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Recorde
 
 
 def read_static(path: Path, arch: str) -> StaticBaselines | None:
-    data = _read(path, STATIC_SCHEMA)
+    data = _read(path)
     if data is None:
         return None
     baselines = static_baselines(path, data)
@@ -144,19 +144,12 @@ def _static_entry(path: Path, name: str, raw: Any) -> StaticEntry:
     return StaticEntry(facts=facts, **about)
 
 
-def _read(path: Path, schema: int) -> dict[str, Any] | None:
-    data = read_json(path)
-    if data is not None:
-        check_schema(path, data, schema)
-    return data
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file of baselines of any schema; None when there is none.
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a file of baselines; None when there is none.
 
     Raises:
         BaselineError: it cannot be read, holds a merge conflict, is no JSON, repeats a key, has control
-            characters, or has no schema.
+            characters, or is of another schema.
     """
     try:
         facts = path.stat()
@@ -196,6 +189,13 @@ def _document(path: Path, text: str) -> dict[str, Any]:
         raise BaselineError(f'{path}:1: no baseline file: the key "schema" is missing or no number.')
     for place, problem in _control_characters(data):
         raise _EntryError(path, " / ".join(place) or "(top level)", problem)
+    if schema != SCHEMA:
+        rows = enumerate(text.splitlines(), start=1)
+        number = next((number for number, row in rows if re.search(r'"schema"\s*:', row)), 1)
+        raise BaselineError(
+            f"{path}:{number}: schema {schema}, this release reads {SCHEMA}. "
+            "Use the pytest-cutile that wrote it, or restore the file from version control."
+        )
     return dict(data)
 
 
@@ -211,16 +211,6 @@ def _control_characters(value: Any, *place: str) -> Iterator[tuple[tuple[str, ..
             if not key.isprintable():
                 yield place, f"the key {key!a} has characters that cannot be seen"
             yield from _control_characters(item, *place, key)
-
-
-def check_schema(path: Path, data: Mapping[str, Any], known: int) -> None:
-    """Refuse a document of another schema than `known`."""
-    schema = data["schema"]
-    if schema != known:
-        rows = path.read_text(encoding="utf-8").splitlines()
-        line = next((n for n, row in enumerate(rows, 1) if re.search(r'"schema"\s*:', row)), 1)
-        advice = "Upgrade pytest-cutile" if schema > known else f"Rewrite it: pytest-cutile migrate {path}"
-        raise BaselineError(f"{path}:{line}: schema {schema}, this release reads {known}. {advice}.")
 
 
 class _BadValue(ValueError):  # noqa: N818 - internal
@@ -325,7 +315,7 @@ def render_speed(baselines: SpeedBaselines) -> str:
         for holder in (*entry.get("records", ()), *filter(None, [entry.get("published")])):
             holder["work"] = {key: value for key, value in holder["work"].items() if value}
     return _render(
-        {"schema": SPEED_SCHEMA, "arch": baselines.arch, "gpu": baselines.gpu},
+        {"schema": SCHEMA, "arch": baselines.arch, "gpu": baselines.gpu},
         sessions={name: _line(session) for name, session in raw["sessions"].items()},
         entries={name: _case([*_speed_fields(entry)]) for name, entry in raw["entries"].items()},
     )
@@ -352,7 +342,7 @@ def render_static(baselines: StaticBaselines) -> str:
         facts = raw.pop("facts")
         launches = facts.pop("launches")
         entries[name] = _case(_fields({**facts, **raw, "launches": launches}, 3))
-    return _render({"schema": STATIC_SCHEMA, "arch": baselines.arch}, entries=entries)
+    return _render({"schema": SCHEMA, "arch": baselines.arch}, entries=entries)
 
 
 def _case(lines: Sequence[str]) -> str:

@@ -115,16 +115,6 @@ def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
             files.write_speed(target, renewed)
 
 
-def migrate(path: Path, resolve: Callable[[str], str]) -> dict[Path, bool]:
-    """Rewrite a file, or those in a folder, in the current schema; return which were of an older one.
-
-    `resolve` returns the full hash of a commit for a short one, and the same one where it is not known.
-    """
-    from pytest_cutile.baselines import migrate as migration
-
-    return {file: migration.migrate(file, resolve) for file in _files(path)}
-
-
 def _check_speed_file(path: Path) -> None:
     if path.is_dir():
         raise BaselineError(f"{path} is a folder: give a file in it, <arch>-<gpu>.json")

@@ -111,7 +111,7 @@ def test_everything_is_read_back(tmp_path, stored):
 def test_the_file_is_made_for_diffs():
     stored = baselines({"b": entry(record(1, 40, 41)), "a": entry(), "c": Entry(published=PUBLISHED)})
     text = render_speed(stored)
-    assert json.loads(text)["schema"] == 4
+    assert json.loads(text)["schema"] == 1
     assert "null" not in text
     lines = text.splitlines()
     assert sum("_us" in line for line in lines) == 4  # one line per run, or published figure
@@ -136,7 +136,7 @@ def test_each_platform_has_its_file(tmp_path):
     assert name(tmp_path / "mine.json") == "mine.json"
 
 
-CONFLICT = '{\n "schema": 4,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
+CONFLICT = '{\n "schema": 1,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
 GOOD = render_speed(baselines({"k[c]": entry(WHOLE)}))
 FIGURE = render_speed(baselines({"k[c]": Entry(published=PUBLISHED)}))
 ENTRY = r"bad entry at key 'entries / k\[c\]"
@@ -153,15 +153,14 @@ def bad(old: str, new: str, text: str = GOOD) -> str:
     [
         (CONFLICT, r"x.json:3: merge conflict .*pytest-cutile merge"),
         ("{", r"x.json:1: not valid JSON"),
-        ('{\n "schema": 4,\n "arch": }', r"x.json:3: not valid JSON"),
+        ('{\n "schema": 1,\n "arch": }', r"x.json:3: not valid JSON"),
         ("[]", r'"schema" is missing'),
         ("", r"x.json:1: not valid JSON"),
-        (bad('"schema": 4', '"schema": 5'), r"x.json:2: schema 5, this release reads 4. Upgrade"),
         (
-            bad('"schema": 4', '"schema": 3'),
-            r"x.json:2: schema 3, this release reads 4. Rewrite it: pytest-cutile migrate /",
+            bad('"schema": 1', '"schema": 2'),
+            r"x.json:2: schema 2, this release reads 1. Use the pytest-cutile",
         ),
-        (bad('"schema": 4', '"schema": true'), r'"schema" is missing or no number'),
+        (bad('"schema": 1', '"schema": true'), r'"schema" is missing or no number'),
         # the top level
         (bad('"gpu": ', '"gqu": '), "unknown field `gqu`; fields: "),
         (bad('"gpu": "NVIDIA H200",', ""), "bad entry at key 'gpu': it is missing"),

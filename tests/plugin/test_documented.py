@@ -256,7 +256,7 @@ def conflict(project: Project) -> None:
 
 
 def test_baselines(how_to, pretended, monkeypatch):
-    _, revision, merge, resolve, migrate, history = how_to.commands("baselines")
+    _, revision, merge, resolve, history = how_to.commands("baselines")
     pretended.commit()
     pretended.edit("return x + x", "return x + x + 0")
     assert "+0.0 %" in how_to.run(revision)
@@ -268,7 +268,6 @@ def test_baselines(how_to, pretended, monkeypatch):
         pretended.git("checkout", "baselines")
     how_to.run(merge)
     assert len(pretended.records) == 3
-    how_to.run(migrate)
     assert resolve == ["pytest-cutile", "merge", "theirs.json", *merge[-2:]]
     conflict(pretended)
     run_script("docs/how-to/baselines.md", "MERGE_HEAD", pretended.path)

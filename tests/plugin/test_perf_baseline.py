@@ -164,7 +164,7 @@ def test_other_work_is_not_comparable(project):
     [
         ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
         ("{\n<<<<<<< HEAD\n", "*sm_90-nvidia-h200.json:2: merge conflict*"),
-        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 4. Upgrade*"),
+        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 1. Use*"),
     ],
 )
 @pytest.mark.parametrize("update", [(), ("--update-baselines",)])

@@ -519,10 +519,10 @@ def test_an_old_compiler_without_remarks(static, monkeypatch):
     ("text", "said"),
     [
         ("<<<<<<< HEAD\n", "merge conflict"),
-        ('{"schema": 99, "arch": "sm_90", "entries": {}}', "schema 99, this release reads 2"),
-        ('{"schema": 2, "arch": "sm_121", "entries": {}}', "holds baselines of sm_121, not of sm_90"),
+        ('{"schema": 99, "arch": "sm_90", "entries": {}}', "schema 99, this release reads 1"),
+        ('{"schema": 1, "arch": "sm_121", "entries": {}}', "holds baselines of sm_121, not of sm_90"),
         (
-            '{"schema": 2, "arch": "sm_90", "entries": {"mm[n256]": {"fingerprint": 3}}}',
+            '{"schema": 1, "arch": "sm_90", "entries": {"mm[n256]": {"fingerprint": 3}}}',
             "entries / mm[[]n256[]]",
         ),
     ],
