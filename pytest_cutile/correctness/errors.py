@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_cutile.words.errors import ShownWithoutTraceback
 from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def with_facts(text: str, *facts: str) -> str:
     return "\n".join([head, *facts]) + gap + details
 
 
-class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
+class KernelMismatch(ShownWithoutTraceback, AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.WRONG_VALUES) -> None:
@@ -59,9 +60,9 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """Where the errors of that output are; None if there are none to show."""
 
 
-class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
+class ReferenceFailed(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - likewise
     """The reference raised, or returned something that nothing can be compared with."""
 
 
-class UncheckableOutput(TypeError):  # noqa: N818 - likewise
+class UncheckableOutput(ShownWithoutTraceback, TypeError):  # noqa: N818 - likewise
     """A kernel returned no tensor, or one of a dtype that cannot be compared."""

@@ -28,7 +28,7 @@ from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.input_names import NORMAL
 from pytest_cutile.words.results import INTERPRETER, CorrectResult
 from pytest_cutile.words.spec import Case, KernelSpec
-from pytest_cutile.words.verdicts import Reason, Verdict
+from pytest_cutile.words.verdicts import UNCHECKED_AFTER, Reason, Verdict
 
 MOSTLY = 0.5
 """Share of the outputs' elements below which those that come from launches are worth a remark."""
@@ -212,9 +212,10 @@ def gate_correct(session: Session, subject: CorrectResult, check: Callable[[], C
         add(skipped.reason, detail=skipped.detail, on="")
         raise
     except FAILURES as error:
-        is_wrong = isinstance(error, KernelMismatch | KernelFault)
-        session.checked[subject.key] = Reason.WRONG_RESULT if is_wrong else Reason.UNCHECKED
-        add(**_failure(error))
+        failure = _failure(error)
+        unchecked = failure["reason"] in UNCHECKED_AFTER
+        session.checked[subject.key] = Reason.UNCHECKED if unchecked else Reason.WRONG_RESULT
+        add(**failure)
         raise
     session.checked[subject.key] = None
     session.tunings[subject.key] = report.tuning

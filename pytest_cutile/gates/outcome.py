@@ -10,36 +10,16 @@ from types import FrameType, TracebackType
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
-from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput, with_facts
+from pytest_cutile.correctness.errors import ReferenceFailed, with_facts
 from pytest_cutile.correctness.run_stopped import RunStopped
 from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.revisions.modules import RevisionError
-from pytest_cutile.gates.revisions.paired import BaselineLaunchFailed
 from pytest_cutile.gates.session import Session
-from pytest_cutile.tile.compiler import CompileError
-from pytest_cutile.tile.compiler.compilations import LauncherDied, NothingLaunched
-from pytest_cutile.tile.compiler.toolchain import CompilerMissing
 from pytest_cutile.tile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
 from pytest_cutile.timing.gpu.context import breaks_the_context, is_out_of_memory
 from pytest_cutile.words.document import printable
-from pytest_cutile.words.errors import NO_TORCH, GateSkipped
+from pytest_cutile.words.errors import NO_TORCH, GateSkipped, ShownWithoutTraceback
 from pytest_cutile.words.results import ErrorMap
-from pytest_cutile.words.spec import SpecError
 from pytest_cutile.words.verdicts import Reason
-
-_SAID_WITHOUT_TRACEBACK = (
-    CompileError,
-    CompilerMissing,
-    BaselineLaunchFailed,
-    KernelFault,
-    KernelMismatch,
-    LauncherDied,
-    NothingLaunched,
-    ReferenceFailed,
-    RevisionError,
-    SpecError,
-    UncheckableOutput,
-)
 
 
 class GateFailed(Failed):
@@ -90,7 +70,7 @@ class GateOutcome(AbstractContextManager[None]):
             error = error.__cause__
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise GateFailed(NO_TORCH, pytrace=False) from None
-        if isinstance(error, _SAID_WITHOUT_TRACEBACK):
+        if isinstance(error, ShownWithoutTraceback):
             prefix = f"{error.kind}: " if isinstance(error, KernelFault) else ""
             notes = getattr(error, "__notes__", ())
             failure = GateFailed(prefix + with_facts(f"{error}", *notes), pytrace=False)

@@ -17,7 +17,7 @@ from pytest_cutile.pytest_parts.options import read_settings
 from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.pytest_parts.status import StatusLine
 from pytest_cutile.words.settings import RUN_VARIABLE
-from pytest_cutile.words.verdicts import Reason, Verdict
+from pytest_cutile.words.verdicts import UNCHECKED_AFTER, Reason, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.session import Session
     from pytest_cutile.pytest_parts.collection import KernelLocation
     from pytest_cutile.pytest_parts.crashed import Crash
-
-
-_UNCHECKED = {
-    *(Reason.RAISED, Reason.TIMED_OUT, Reason.UNCHECKABLE, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT),
-    *(Reason.CRASH, Reason.HANG, Reason.OUT_OF_MEMORY),
-}
-"""Reasons of the gate `correct` after which nobody knows whether a case is right."""
 
 
 class Ending(Protocol):
@@ -163,7 +156,7 @@ class PytestRun:
 
         for result in results_of(report):
             if isinstance(result, CorrectResult) and result.verdict is not Verdict.NOT_MEASURED:
-                unchecked = result.reason in _UNCHECKED
+                unchecked = result.reason in UNCHECKED_AFTER
                 wrong = Reason.UNCHECKED if unchecked else Reason.WRONG_RESULT
                 self.session.checked[result.key] = None if result.verdict is Verdict.PASS else wrong
 

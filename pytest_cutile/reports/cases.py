@@ -16,7 +16,7 @@ import msgspec
 from pytest_cutile.words.document import Column, Tone
 from pytest_cutile.words.quantities import counted
 from pytest_cutile.words.results import CorrectResult, Result
-from pytest_cutile.words.verdicts import UNDECIDED, Reason, Verdict
+from pytest_cutile.words.verdicts import UNCHECKED_AFTER, UNDECIDED, Reason, Verdict
 
 if TYPE_CHECKING:
     AnyResult: TypeAlias = Result
@@ -196,11 +196,10 @@ def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
 
 def interpreted_line(results: Iterable[Result]) -> str:
     """Return how many cases were checked and no GPU has run; "" if none."""
-    unchecked = (Reason.RAISED, Reason.TIMED_OUT, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT)
     checked = {
         result.case_id
         for result in results
-        if isinstance(result, CorrectResult) and result.on and result.reason not in unchecked
+        if isinstance(result, CorrectResult) and result.on and result.reason not in UNCHECKED_AFTER
     }
     count = counted(len(checked), "case")
     return f"correct was checked by interpretation on the CPU: {count}" if checked else ""

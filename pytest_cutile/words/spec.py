@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, TypeAlias
 
+from pytest_cutile.words.errors import ShownWithoutTraceback
 from pytest_cutile.words.formats import FORMATS
 from pytest_cutile.words.input_names import DISTRIBUTIONS, LAYOUTS, REVEALING
 from pytest_cutile.words.platforms.architectures import ArchitectureError, generation, normalize_architecture
@@ -42,7 +43,7 @@ def _declaration_place() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-class SpecError(ValueError):
+class SpecError(ShownWithoutTraceback, ValueError):
     """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
 
     def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:

@@ -202,6 +202,13 @@ class Reason(StrEnum):
     """The kernel's own code called `pytest.skip`."""
 
 
+UNCHECKED_AFTER = frozenset(
+    {
+        *(Reason.RAISED, Reason.TIMED_OUT, Reason.UNCHECKABLE, Reason.COMPILE_ERROR, Reason.COMPILER_FAULT),
+        *(Reason.CRASH, Reason.HANG, Reason.OUT_OF_MEMORY),
+    }
+)
+"""Reasons of the gate `correct` after which nobody knows whether a case is right."""
 COMPILERS_FAULTS = frozenset({Reason.COMPILER_FAULT})
 """Reasons that blame the compiler, not the kernel."""
 

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from pytest_cutile.words.errors import ShownWithoutTraceback
+
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """What git sets for its hooks, about the repository of the hook."""
 
@@ -18,7 +20,7 @@ _COPIES = (":(exclude,glob)**/pytest/**", ":(exclude,glob)**/_pytest/**")
 untracked, and no kernel depends on them."""
 
 
-class RevisionError(Exception):
+class RevisionError(ShownWithoutTraceback):
     """A git revision cannot be used; the message says what is wrong and what to do."""
 
 

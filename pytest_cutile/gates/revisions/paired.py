@@ -17,9 +17,10 @@ from pytest_cutile.gates.revisions.modules import Revision
 from pytest_cutile.tile.compiler.cutile import kernel_function
 from pytest_cutile.tile.compiler.trace.patching import Replacements
 from pytest_cutile.tile.compiler.traced import KernelFunction
+from pytest_cutile.words.errors import ShownWithoutTraceback
 
 
-class BaselineLaunchFailed(RuntimeError):  # noqa: N818 - reads as what happened
+class BaselineLaunchFailed(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - reads as what happened
     """A baseline launcher raised: it does not know the case. Or it computes something else."""
 
 

@@ -19,6 +19,7 @@ from pytest_cutile.tile.compiler.traced import (
     trace_in_fork,
 )
 from pytest_cutile.tile.forking import ForkDied
+from pytest_cutile.words.errors import ShownWithoutTraceback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,11 @@ class Compilation:
     compiling: Future[Compiled]
 
 
-class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
+class NothingLaunched(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - reads as what happened
     """The launcher returned without launching a cuTile kernel."""
 
 
-class LauncherDied(RuntimeError):  # noqa: N818 - reads as what happened
+class LauncherDied(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - reads as what happened
     """The process in which the launcher was traced ended: nothing is known of what it launches."""
 
 

@@ -6,10 +6,11 @@ import linecache
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytest_cutile.words.errors import ShownWithoutTraceback
 from pytest_cutile.words.verdicts import Reason
 
 
-class CompileError(Exception):
+class CompileError(ShownWithoutTraceback):
     """The compiler rejects a kernel, or took too long; `str()` is all that the kernel's author needs."""
 
     reason: ClassVar[Reason] = Reason.COMPILE_ERROR

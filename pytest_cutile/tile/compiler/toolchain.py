@@ -15,6 +15,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from pytest_cutile.words.errors import ShownWithoutTraceback
 from pytest_cutile.words.platforms.architectures import ArchitectureError, normalize_architecture
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
@@ -29,7 +30,7 @@ _TOOL_TIMEOUT_S = 60
 INSTALL = "pip install 'pytest-cutile[tileiras]'"
 
 
-class CompilerMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
+class CompilerMissing(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - reads as a state in reports
     """cuda-tile or tileiras is not installed; the message says how to get it."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_cutile.tile.compiler.job import source_line
 from pytest_cutile.tile.interpreter.ir import Location
+from pytest_cutile.words.errors import ShownWithoutTraceback
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ FaultKind = Literal[
 """Kinds of faults; `pytest_cutile.words.verdicts.Reason` says what each of them means."""
 
 
-class KernelFault(Exception):  # noqa: N818 - reads as what happened
+class KernelFault(ShownWithoutTraceback):
     """A kernel did what no GPU promises to do well; `str()` is all that its author needs."""
 
     def __init__(
