@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 INTERPRETING = "_cutile_interpreting"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is loaded; to look costs nothing."""
+MAX_WORKER_RESTARTS = 200
+"""Workers of pytest-xdist that are replaced in one run, unless --max-worker-restart says how many."""
 
 
 # -- options and configuration ----------------------------------------------------------------------
@@ -55,6 +57,13 @@ def pytest_load_initial_conftests(
         return (yield)
     finally:
         add_arch_option(parser, args)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let pytest-xdist replace a worker for each kernel that crashes one, not four for each of `-n`."""
+    if NVIDIA_DEVICE.exists() and getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = f"{MAX_WORKER_RESTARTS}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -78,3 +78,17 @@ def test_a_run_without_crashes_ends_as_ever(ending):
     assert ending.runpytest_subprocess(*OPTIONS).ret == pytest.ExitCode.OK
     ending.makepyfile(test_ends="import pytest\ndef test_a(): pytest.exit('enough', returncode=7)\n")
     assert ending.runpytest_subprocess(*OPTIONS).ret == 7
+
+
+def test_more_workers_are_replaced_than_by_default(ending):
+    ending.makepyfile(
+        test_ends="""
+        import os, pytest
+        @pytest.mark.parametrize("n", range(7))
+        def test_exit(n): os._exit(0)
+        def test_last(): pass
+        """
+    )
+    ending.runpytest_subprocess(*OPTIONS, "-n1").stdout.fnmatch_lines(["*7 failed, 1 passed*"])
+    limited = ending.runpytest_subprocess(*OPTIONS, "-n1", "--max-worker-restart=2")
+    limited.stdout.fnmatch_lines(["*maximum crashed workers reached: 2*"])
