@@ -1,5 +1,6 @@
 """Latent attention of one token: argument checks, work counts, reference, and what an 8-bit cache rounds."""
 
+import itertools
 import math
 
 import pytest
@@ -225,24 +226,21 @@ def test_an_8_bit_cache_may_lie_anyhow(change):
 
 
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "sm_999"])
-@pytest.mark.parametrize("heads", [16, 128])
-@pytest.mark.parametrize("latent_dim", module.LATENT_DIMS)
-@pytest.mark.parametrize(("query_itemsize", "cache_itemsize"), [(2, 2), (2, 1), (1, 1)])
-@pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 192, 1e6])
-def test_every_architecture_has_a_configuration(
-    arch, heads, latent_dim, query_itemsize, cache_itemsize, keys_per_sm
-):
-    config = choose_config(
-        arch,
-        heads=heads,
-        latent_dim=latent_dim,
-        query_itemsize=query_itemsize,
-        cache_itemsize=cache_itemsize,
-        keys_per_sm=keys_per_sm,
-    )
-    assert config.tile_h >= 16
-    assert not (config.late_sum and query_itemsize == 1)
-    # Tiles of 256 keys have room where a key has few elements.
-    assert config.tile_n * latent_dim <= 128 * 512
+def test_every_architecture_has_a_configuration(arch):
+    itemsizes = [(2, 2), (2, 1), (1, 1)]
+    asked = itertools.product([16, 128], module.LATENT_DIMS, itemsizes, [0.01, 48, 96, 192, 1e6])
+    for heads, latent_dim, (query_itemsize, cache_itemsize), keys_per_sm in asked:
+        config = choose_config(
+            arch,
+            heads=heads,
+            latent_dim=latent_dim,
+            query_itemsize=query_itemsize,
+            cache_itemsize=cache_itemsize,
+            keys_per_sm=keys_per_sm,
+        )
+        assert config.tile_h >= 16
+        assert not (config.late_sum and query_itemsize == 1)
+        # Tiles of 256 keys have room where a key has few elements.
+        assert config.tile_n * latent_dim <= 128 * 512
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

@@ -1,5 +1,6 @@
 """How keys are cut into parts, and how parts are merged."""
 
+import itertools
 import math
 
 import pytest
@@ -41,18 +42,17 @@ def test_parts_fill_the_multiprocessors(rows, tiles, blocks_per_sm, splits):
     assert splits_of(rows, tiles, 132, blocks_per_sm) == splits
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 100, 132, 133, 1000])
-@pytest.mark.parametrize("tiles", [1, 2, 5, 31, 64, 1000])
 @pytest.mark.parametrize("blocks_per_sm", [1, 3])
-def test_no_part_is_empty_and_none_is_needless(rows, tiles, blocks_per_sm):
+def test_no_part_is_empty_and_none_is_needless(blocks_per_sm):
     slots = 132 * blocks_per_sm
-    part = choose_part(rows, tiles, 132, blocks_per_sm, 0.01)
-    splits = math.ceil(tiles / part)
-    assert 1 <= part <= tiles
-    assert (splits - 1) * part < tiles <= splits * part
-    assert splits == 1 or rows * splits <= MAX_WAVES * slots
-    # Never longer than without any.
-    assert math.ceil(rows * splits / slots) * part <= math.ceil(rows / slots) * tiles
+    for rows, tiles in itertools.product([1, 3, 8, 100, 132, 133, 1000], [1, 2, 5, 31, 64, 1000]):
+        part = choose_part(rows, tiles, 132, blocks_per_sm, 0.01)
+        splits = math.ceil(tiles / part)
+        assert 1 <= part <= tiles
+        assert (splits - 1) * part < tiles <= splits * part
+        assert splits == 1 or rows * splits <= MAX_WAVES * slots
+        # Never longer than without any.
+        assert math.ceil(rows * splits / slots) * part <= math.ceil(rows / slots) * tiles
 
 
 def test_parts_that_cost_more_are_fewer():
