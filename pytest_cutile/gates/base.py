@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_cutile.gates.session import Session
 from pytest_cutile.words.input_names import NORMAL
-from pytest_cutile.words.spec import Case, KernelSpec
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.spec import Case, KernelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.compiled_facts import rejections
 from pytest_cutile.gates.declared import compile_case_of
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.user_code import FAILURES, failure_of
 from pytest_cutile.tile.compiler import CompileError
 from pytest_cutile.tile.compiler.compilations import LauncherDied, NothingLaunched
 from pytest_cutile.tile.compiler.toolchain import CompilerMissing
-from pytest_cutile.tile.compiler.traced import CompileCase
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.results import CompileResult, Result
 from pytest_cutile.words.spec import Case, KernelSpec, ModelSpec
 from pytest_cutile.words.verdicts import Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.tile.compiler.traced import CompileCase
 
 
 class CompilingGate(Gate):

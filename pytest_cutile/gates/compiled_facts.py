@@ -6,17 +6,19 @@ import linecache
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from pytest_cutile.gates.session import Session
 from pytest_cutile.tile.compiler.compilations import Compilation, wait_for
-from pytest_cutile.tile.compiler.configurations import Configuration
-from pytest_cutile.tile.compiler.traced import CompileCase
 from pytest_cutile.tile.static.configurations import drawbacks_of
 from pytest_cutile.tile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.tile.static.inspection import Inspected
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.tile.compiler.configurations import Configuration
+    from pytest_cutile.tile.compiler.traced import CompileCase
+    from pytest_cutile.tile.static.inspection import Inspected
 
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
 _SHOWN_TEXT = 48

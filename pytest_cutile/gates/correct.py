@@ -6,17 +6,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
-from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compile_case_of, is_compiled
 from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.tuned_on_gpu import check_on_gpu
 from pytest_cutile.gates.user_code import FAILURES, failure_of, user_code
 from pytest_cutile.tile.compiler import CompileError, CompilerFault
@@ -27,8 +25,12 @@ from pytest_cutile.timing.gpu.context import breaks_the_context
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.input_names import NORMAL
 from pytest_cutile.words.results import INTERPRETER, CorrectResult
-from pytest_cutile.words.spec import Case, KernelSpec
 from pytest_cutile.words.verdicts import UNCHECKED_AFTER, Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.correctness.report import CheckReport
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.spec import Case, KernelSpec
 
 MOSTLY = 0.5
 """Share of the outputs' elements below which those that come from launches are worth a remark."""

@@ -9,15 +9,12 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.errors import KernelMismatch
-from pytest_cutile.correctness.guards.launching import Launching
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.revisions.modules import RevisionError
 from pytest_cutile.gates.revisions.paired import with_own_imports
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.user_code import traced_code
 from pytest_cutile.tile.compiler.trace.launches import launcher_begins
 from pytest_cutile.tile.compiler.traced import CompileCase, TracedCase, trace_case
@@ -25,9 +22,14 @@ from pytest_cutile.tile.tensors.seeded import MakeTensor
 from pytest_cutile.timing.measure.call import Call
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.input_names import NORMAL
-from pytest_cutile.words.settings import Settings
 from pytest_cutile.words.spec import Case, CheckOptions, KernelSpec, ModelSpec
 from pytest_cutile.words.verdicts import Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.correctness.guards.launching import Launching
+    from pytest_cutile.gates.base import Task
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.settings import Settings
 
 _WRONG = {
     Reason.WRONG_RESULT: "the gate correct fails, so the case's {} is not compared",

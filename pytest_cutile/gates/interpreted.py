@@ -19,7 +19,6 @@ from pytest_cutile.correctness.guards.launching import (
     Launching,
     call_launcher,
 )
-from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import function_name
 from pytest_cutile.gates.explained import (
     CheckWith,
@@ -29,23 +28,24 @@ from pytest_cutile.gates.explained import (
     why_unwritten,
 )
 from pytest_cutile.gates.known_faults import CompiledLaunch, find_known_faults
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.tuned import MOST, EachConfiguration
 from pytest_cutile.tile.compiler import Compiled, CompileError, export
 from pytest_cutile.tile.compiler.compilations import wait_for
 from pytest_cutile.tile.compiler.toolchain import CompilerMissing
 from pytest_cutile.tile.compiler.trace.tuning import NoConfigurationWorks, Tuning
-from pytest_cutile.tile.interpreter.contribution import Contribution
 from pytest_cutile.tile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.tile.interpreter.options import Options
 from pytest_cutile.words.errors import NO_TORCH, GateSkipped
 from pytest_cutile.words.settings import CheckOn
-from pytest_cutile.words.spec import Work
 from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
+    from pytest_cutile.correctness.report import CheckReport
+    from pytest_cutile.gates.session import Session
     from pytest_cutile.tile.compiler import CompileJob, Launch
     from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.tile.interpreter.contribution import Contribution
+    from pytest_cutile.words.spec import Work
 
 LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""

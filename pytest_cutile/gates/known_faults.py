@@ -7,12 +7,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cutile.gates.session import Session
 from pytest_cutile.tile.compiler import Compiled, CompileJob, CompilerFault
 from pytest_cutile.tile.compiler.job import source_line
-from pytest_cutile.tile.compiler.parameters import LaunchParameters
 from pytest_cutile.tile.compiler.toolchain import toolchain_versions
-from pytest_cutile.tile.static.facts import LaunchFacts, Site
 from pytest_cutile.words.document import Document, Facts
 from pytest_cutile.words.platforms.known_faults import KNOWN_FAULTS, KnownFault, PastTheEnd
 from pytest_cutile.words.quantities import counted
@@ -20,7 +17,10 @@ from pytest_cutile.words.text import render_text
 from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.tile.compiler.parameters import LaunchParameters
     from pytest_cutile.tile.interpreter.tile_stores import TileStore
+    from pytest_cutile.tile.static.facts import LaunchFacts, Site
 
 _IN_WORDS = {"store": "a store", "atomic": "an atomic store"}
 

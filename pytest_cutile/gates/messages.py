@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes
 from pytest_cutile.gates.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
-from pytest_cutile.gates.speed.pending import PendingCase
 from pytest_cutile.gates.speed.rule import Decision
 from pytest_cutile.tile.static.changes import Change, Effect, StaticComparison
-from pytest_cutile.tile.static.facts import CaseFacts
 from pytest_cutile.words.document import Column, Document, Facts, Row, Table
 from pytest_cutile.words.quantities import counted, format_change, format_share, format_time
 from pytest_cutile.words.text import WIDTH, render_text
 from pytest_cutile.words.timing import Measurement, Regime
 from pytest_cutile.words.verdicts import Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.speed.pending import PendingCase
+    from pytest_cutile.tile.static.facts import CaseFacts
 
 _SHOWN_DIFFERENCES = 6
 _IN_REGIME = {Regime.BURST: "in bursts", Regime.SUSTAINED: "under sustained load"}

@@ -6,20 +6,23 @@ import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
 from pytest_cutile.correctness.errors import ReferenceFailed, with_facts
 from pytest_cutile.correctness.run_stopped import RunStopped
-from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.session import Session
 from pytest_cutile.tile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
 from pytest_cutile.timing.gpu.context import breaks_the_context, is_out_of_memory
 from pytest_cutile.words.document import printable
 from pytest_cutile.words.errors import NO_TORCH, GateSkipped, ShownWithoutTraceback
-from pytest_cutile.words.results import ErrorMap
 from pytest_cutile.words.verdicts import Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.interpreted import Interpreting
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.results import ErrorMap
 
 
 class GateFailed(Failed):

@@ -22,13 +22,11 @@ import msgspec
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.guards.launching import ON_GPU, Launching
 from pytest_cutile.correctness.rejections import is_layout_refusal, is_refusal
-from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameters_of
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.tile.interpreter.faults import KernelFault
 from pytest_cutile.tile.tensors.seeded import MakeTensor
@@ -42,6 +40,9 @@ from pytest_cutile.words.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+    from pytest_cutile.correctness.report import CheckReport
+    from pytest_cutile.gates.session import Session
 
 INTERPRETED_BYTES = 1 << 20
 """Most bytes of inputs of an interpreted example: many small examples find more than a few large ones."""

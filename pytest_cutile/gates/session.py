@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.gates.revisions.checkout import Checkout
 from pytest_cutile.gates.revisions.modules import Revision, RevisionError
-from pytest_cutile.gates.speed.protocol import RequestedCases
 from pytest_cutile.gates.target import Target
 from pytest_cutile.tile.compiler import Compiler
 from pytest_cutile.tile.compiler.compilations import Compilations
@@ -29,13 +27,15 @@ from pytest_cutile.tile.forking import can_fork
 from pytest_cutile.tile.static.inspection import Inspector
 from pytest_cutile.timing.gpu.at_hand import GpuAtHand
 from pytest_cutile.timing.measure.timer import CudaGraphTimer
-from pytest_cutile.words.results import Result
-from pytest_cutile.words.settings import Settings
-from pytest_cutile.words.timing import Timer
-from pytest_cutile.words.verdicts import Reason
 
 if TYPE_CHECKING:
+    from pytest_cutile.baselines.entries import SpeedBaselines
+    from pytest_cutile.gates.speed.protocol import RequestedCases
     from pytest_cutile.tile.interpreter.executed_cache import ExecutedCache
+    from pytest_cutile.words.results import Result
+    from pytest_cutile.words.settings import Settings
+    from pytest_cutile.words.timing import Timer
+    from pytest_cutile.words.verdicts import Reason
 
 
 TRACING = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
 from pytest_cutile.baselines.errors import BaselineError, Rejected
-from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.compiled_facts import compiled_facts, inspections, remarks_on_configurations
 from pytest_cutile.gates.correct import check_as_selected
@@ -21,14 +21,17 @@ from pytest_cutile.gates.messages import static_message
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.user_code import FAILURES
 from pytest_cutile.tile.compiler.toolchain import toolchain_versions
-from pytest_cutile.tile.compiler.traced import CompileCase
 from pytest_cutile.tile.static.changes import Effect, StaticComparison
 from pytest_cutile.tile.static.comparison import compare
-from pytest_cutile.tile.static.facts import CaseFacts
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.quantities import counted
 from pytest_cutile.words.results import StaticResult
 from pytest_cutile.words.verdicts import Judgement, Reason, Verdict, strict_failure
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.base import RunningTest, Task
+    from pytest_cutile.tile.compiler.traced import CompileCase
+    from pytest_cutile.tile.static.facts import CaseFacts
 
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"
 _NO_CHANGES = StaticComparison(changes=(), unknown=())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +13,12 @@ from pytest_cutile.tile.compiler.toolchain import (
     supported_architecture,
     supported_architectures,
 )
-from pytest_cutile.timing.gpu.at_hand import GpuAtHand
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.platforms.architectures import ArchitectureError
 from pytest_cutile.words.settings import CheckOn, Settings
+
+if TYPE_CHECKING:
+    from pytest_cutile.timing.gpu.at_hand import GpuAtHand
 
 
 class Target:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_cutile.correctness.errors import KernelMismatch, with_facts
-from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.tile.compiler import CompileError, cutile
 from pytest_cutile.tile.compiler.trace.tuning import NoConfigurationWorks, Search
 from pytest_cutile.tile.forking import ForkDied, answer_and_exit, can_fork, fork, wait_for_answer
 from pytest_cutile.tile.interpreter.faults import KernelFault, NotInterpreted
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.quantities import counted
+
+if TYPE_CHECKING:
+    from pytest_cutile.correctness.report import CheckReport
 
 MOST = 16
 """Configurations that are checked unasked, besides the one that the launcher chooses."""

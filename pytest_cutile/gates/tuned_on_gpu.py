@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.tuned import CheckedConfigurations, ConfigurationOutcome, outcome_of
 from pytest_cutile.tile.compiler.trace.observing import observed
 from pytest_cutile.timing.gpu.context import breaks_the_context
+
+if TYPE_CHECKING:
+    from pytest_cutile.correctness.report import CheckReport
 
 _KEPT = "the launcher keeps an earlier choice, and did not search again"
 

@@ -9,15 +9,17 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.gates.revisions.modules import Revision
 from pytest_cutile.tile.compiler.cutile import kernel_function
 from pytest_cutile.tile.compiler.trace.patching import Replacements
 from pytest_cutile.tile.compiler.traced import KernelFunction
 from pytest_cutile.words.errors import ShownWithoutTraceback
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.revisions.modules import Revision
 
 
 class BaselineLaunchFailed(ShownWithoutTraceback, RuntimeError):  # noqa: N818 - reads as what happened

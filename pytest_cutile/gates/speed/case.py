@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_cutile.timing.measure.call import Call
 from pytest_cutile.words.results import Measured, SampleBlock, SpeedResult
-from pytest_cutile.words.spec import Work
-from pytest_cutile.words.timing import Measurement
-from pytest_cutile.words.verdicts import Judgement, Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.timing.measure.call import Call
+    from pytest_cutile.words.spec import Work
+    from pytest_cutile.words.timing import Measurement
+    from pytest_cutile.words.verdicts import Judgement, Reason
 
 Launcher = Callable[..., object]
 

@@ -12,11 +12,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from pytest_cutile.baselines.entries import Published, Record
-from pytest_cutile.baselines.select import Stored
-from pytest_cutile.gates.speed.case import Launcher
 from pytest_cutile.gates.speed.rule import (
     NOISE,
     Decision,
@@ -30,6 +27,11 @@ from pytest_cutile.gates.speed.rule import (
 )
 from pytest_cutile.words.statistics import median_of_known
 from pytest_cutile.words.timing import NOISE_LIMIT, Measurement, Regime
+
+if TYPE_CHECKING:
+    from pytest_cutile.baselines.entries import Published, Record
+    from pytest_cutile.baselines.select import Stored
+    from pytest_cutile.gates.speed.case import Launcher
 
 _Comparison = TypeVar("_Comparison", bound="Comparison")
 TimeOf: TypeAlias = Callable[[Measurement, Regime], float | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pytest_cutile.baselines.entries import Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
@@ -18,17 +19,19 @@ from pytest_cutile.baselines.select import (
     work_of,
 )
 from pytest_cutile.gates.revisions.modules import RevisionError
-from pytest_cutile.gates.session import Session
-from pytest_cutile.gates.speed.case import Launcher, SpeedCase
 from pytest_cutile.gates.speed.comparison import Comparison, Paired, PublishedFigure, SameCode, StoredTimes
 from pytest_cutile.gates.speed.record import known
 from pytest_cutile.gates.speed.rule import Rule
 from pytest_cutile.tile.compiler import CompilerFault
 from pytest_cutile.tile.compiler.compilations import NothingLaunched
 from pytest_cutile.timing.measure.call import MeasurementFailed
-from pytest_cutile.words.spec import Work
 from pytest_cutile.words.timing import Regime
 from pytest_cutile.words.verdicts import Judgement, Reason
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.gates.speed.case import Launcher, SpeedCase
+    from pytest_cutile.words.spec import Work
 
 
 def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | None, Judgement]:

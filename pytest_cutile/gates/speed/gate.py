@@ -13,6 +13,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import MAX_RUNS, n_runs
@@ -21,7 +22,6 @@ from pytest_cutile.gates.declared import compile_case, is_compiled, skip_if_wron
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.revisions.modules import RevisionError
 from pytest_cutile.gates.revisions.paired import BaselineLaunchFailed, LaunchedKernels
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.speed.case import Launcher, Request, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.gates.speed.comparison import Comparison, Paired, SameCode
 from pytest_cutile.gates.speed.find import find_comparison
@@ -36,9 +36,12 @@ from pytest_cutile.timing.measure.blocks import measure
 from pytest_cutile.timing.measure.call import MeasurementFailed
 from pytest_cutile.timing.measure.results import computes_otherwise
 from pytest_cutile.words.errors import GateSkipped
-from pytest_cutile.words.spec import Case, KernelSpec, Work
-from pytest_cutile.words.timing import Measurement
 from pytest_cutile.words.verdicts import Judgement, Reason, strict_failure
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.words.spec import Case, KernelSpec, Work
+    from pytest_cutile.words.timing import Measurement
 
 SENTINELS = 3
 """Unchanged cases of a run that are timed all the same, to say how this GPU does today."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_cutile.gates.speed.comparison import Comparison, Paired, PublishedFigure, SameCode, StoredTimes
-from pytest_cutile.gates.speed.pending import PendingCase
 from pytest_cutile.gates.speed.rule import Decision
 from pytest_cutile.words.quantities import format_change, format_time
 from pytest_cutile.words.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.words.verdicts import Judgement, Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.speed.pending import PendingCase
 
 
 def judge_screening(key: str, comparison: Comparison, measurement: Measurement) -> Judgement:

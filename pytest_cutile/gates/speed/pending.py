@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pytest_cutile.gates.speed.case import Request, SpeedCase, SpeedOutcome
 from pytest_cutile.gates.speed.comparison import Comparison, Paired
 from pytest_cutile.gates.speed.rule import Decision
-from pytest_cutile.timing.measure.call import MeasurementFailed
-from pytest_cutile.words.results import SpeedResult
 from pytest_cutile.words.timing import Measurement, Regime, Skipped
 from pytest_cutile.words.verdicts import Judgement
+
+if TYPE_CHECKING:
+    from pytest_cutile.timing.measure.call import MeasurementFailed
+    from pytest_cutile.words.results import SpeedResult
 
 
 @dataclass(eq=False, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_cutile.baselines.entries import (
     PairedChange,
@@ -21,12 +22,14 @@ from pytest_cutile.baselines.entries import (
 )
 from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.speed.comparison import PublishedFigure, StoredTimes
-from pytest_cutile.gates.speed.pending import PendingCase
 from pytest_cutile.words.quantities import counted, format_change, format_time
 from pytest_cutile.words.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.words.verdicts import Judgement, Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.gates.speed.pending import PendingCase
 
 
 def new_run_id(unique: str | None = None) -> str:

@@ -6,12 +6,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.gates.messages import regression_message
-from pytest_cutile.gates.session import Session
-from pytest_cutile.gates.speed.case import SpeedCase
 from pytest_cutile.gates.speed.comparison import Comparison, Paired
 from pytest_cutile.gates.speed.judge import judge
 from pytest_cutile.gates.speed.pending import PendingCase
@@ -21,6 +19,10 @@ from pytest_cutile.timing.measure.call import MeasurementFailed
 from pytest_cutile.words.quantities import counted
 from pytest_cutile.words.timing import Measurement, Regime
 from pytest_cutile.words.verdicts import Judgement, Reason, Verdict, strict_failure
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.gates.speed.case import SpeedCase
 
 MeasuredCases: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
 MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], int], Sequence[MeasuredCases]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_as_selected, check_task, make_inputs
 from pytest_cutile.gates.declared import (
@@ -18,16 +18,19 @@ from pytest_cutile.gates.declared import (
     recorded_at,
     skip_if_wrong,
 )
-from pytest_cutile.gates.session import Session
 from pytest_cutile.gates.speed.case import Launcher, SpeedCase
 from pytest_cutile.tile.compiler.compilations import NothingLaunched
 from pytest_cutile.tile.compiler.source import declaration_digest
-from pytest_cutile.tile.compiler.traced import CompileCase
 from pytest_cutile.tile.static.comparison import compare
 from pytest_cutile.tile.tensors.seeded import timed_seed
-from pytest_cutile.timing.measure.call import Call
 from pytest_cutile.words.errors import GateSkipped
 from pytest_cutile.words.spec import Case, KernelSpec, ModelSpec, Work
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.base import Task
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.tile.compiler.traced import CompileCase
+    from pytest_cutile.timing.measure.call import Call
 
 
 def declared_speed_case(session: Session, task: Task, nodeid: str, *, sampled: bool) -> SpeedCase:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.declared import compile_case_of, is_compiled
 from pytest_cutile.gates.revisions.modules import RevisionError
 from pytest_cutile.gates.revisions.paired import shared_kernels
-from pytest_cutile.gates.session import Session
-from pytest_cutile.tile.compiler.traced import CompileCase
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.base import Task
+    from pytest_cutile.gates.session import Session
+    from pytest_cutile.tile.compiler.traced import CompileCase
 
 
 def unchanged(session: Session, tasks: Mapping[str, Task], *, start_at: float = 0.0) -> set[str]:
