@@ -39,7 +39,7 @@ class Stored(Struct, frozen=True, kw_only=True):
     us: float
     """Time per launch: geometric mean over the runs of each GPU, then over the GPUs."""
     workload_us: float | None
-    """The same mean of the reference workload; None unless every run has one, and all the same."""
+    """Mean time of the reference workload; None unless every run has the same workload."""
     workload: str
     """Name of that reference workload; empty where there is none."""
     is_own: bool

@@ -33,7 +33,7 @@ STATUS: Mapping[str, int] = {Verdict.PASS: GOOD, Verdict.IMPROVEMENT: GOOD, Verd
 ONLY_SKIPPED_LEFT = 2
 """Exit status of `git bisect run` when what is left cannot be told apart."""
 MOST_LINES = 60
-"""Of a commit's changes, printed."""
+"""Lines of a commit's changes that are printed."""
 _NO_KEYWORD = re.compile(r"[^\w:+\-.\\/]+")
 """What pytest takes as no part of a word in an expression after `-k`, and brackets."""
 _OPERATORS = ("and", "or", "not", "")

@@ -17,7 +17,7 @@ from pytest_cutile.commands.profile import file_name
 HELP = "write a folder for a bug report about tileiras: bytecode, command line, which options crash"
 _SECONDS = 120.0
 _SHOWN_LINES = 40
-"""Of what pytest printed, where no folder was written."""
+"""Lines of pytest's output that are shown where no folder was written."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

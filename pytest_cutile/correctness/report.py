@@ -60,11 +60,11 @@ class CheckReport:
     """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
     tuning: str = ""
-    """Of a launcher that tunes: what it chose."""
+    """Configuration that a launcher that tunes has chosen."""
     checked_configurations: int = 0
-    """Of a launcher that tunes: with how many configurations its outputs were compared, if with several."""
+    """Number of configurations whose outputs were compared, if a launcher that tunes has several."""
     configurations: tuple[str, ...] = ()
-    """Of a launcher that tunes: configurations that do not compile or were not checked, a line for each."""
+    """Configurations of a launcher that tunes which do not compile or were not checked, a line for each."""
 
     @property
     def refused(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class WrongElement:
     tensor: str
     """Its name among the outputs and arguments of the launch."""
     index: tuple[int, ...] | None
-    """Of the element; None: the whole tensor was changed and may not be."""
+    """Index of the wrong element; None: the whole tensor was changed and may not be."""
 
 
 class ElementOrigin(NamedTuple):

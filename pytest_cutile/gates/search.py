@@ -279,7 +279,7 @@ class KernelSearch:
         self._started = math.inf
         """When the first example was done, which pays for what is imported."""
         self._share = TRY_ONES
-        """Of the time, at which the stage ends unless it has found something."""
+        """Share of the time after which the stage ends unless it has found something."""
         self._passed = 0
         self._refusals: Counter[str] = Counter()
         """How many examples the launcher, or the inputs, did not take, by reason."""

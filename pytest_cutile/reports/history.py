@@ -19,7 +19,7 @@ from pytest_cutile.words.statistics import median_of_known, relative_spread, usa
 STEP = STORED_MARGIN
 """Change between two sessions that is called a step: what stored times of one kind of GPU can show."""
 PAIRED_STEP = Rule.margin
-"""The same of kernels that were measured interleaved."""
+"""Change that is called a step where kernels were measured interleaved."""
 BARS = "▁▂▃▄▅▆▇█"
 _BINS = 40
 
@@ -34,7 +34,7 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Median over the session's processes; None where bursts were not measured."""
     sustained_us: Microseconds | None = None
     burst_spread: RelativeSpread = 0.0
-    """As in `Run.spread`: the median over the processes."""
+    """Median of the processes' `Run.spread`."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""
     is_anchor: bool = False

@@ -44,7 +44,7 @@ class ComparedCase:
     regime: str
     """Which times are compared, "burst" or "sustained": times of the two do not compare."""
     rates: Sequence[float | None]
-    """Of each platform, in `metric`; None where a platform has no time of that work."""
+    """Rate on each platform, in `metric`; None where a platform has no time of that work."""
     published: Sequence[bool]
     """Whether the rates were published rather than measured."""
 
@@ -83,7 +83,7 @@ class PlatformComparison:
     """Short names of the GPUs, no two the same."""
     cases: Sequence[ComparedCase]
     only: Sequence[int]
-    """Of each platform, how many cases no other one has."""
+    """Number of cases, for each platform, that no other platform has."""
     other_work: Sequence[str]
     """Keys of cases whose work is not the same everywhere."""
     untimed: Sequence[str]
@@ -216,7 +216,7 @@ class Limit:
 
     title: str
     values: Sequence[float | None]
-    """Of each platform."""
+    """One value for each platform."""
     unit: str = ""
     texts: Sequence[str] = ()
     """The values in words; empty: as numbers with their unit."""

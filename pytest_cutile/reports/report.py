@@ -102,7 +102,7 @@ class GpuHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     published_us: Microseconds | None = None
     published_source: str = ""
     figures: Figures | None = None
-    """Of the newest session, else as published."""
+    """Figures of the newest session, or else the published ones."""
 
 
 class ReportedCase(Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class ReportedCase(Struct, frozen=True, kw_only=True):
     arch: str
     gpu: str
     dtype: str
-    """As the case's name has it ("bf16"), else that of the work; empty where neither says."""
+    """Dtype by the case's name ("bf16"), or else by its work; empty where neither says."""
     verdict: str
     """In words: the worst of its gates'; "recorded" in a report of baselines."""
     tone: Tone = Tone.PLAIN

@@ -14,7 +14,7 @@ class FloatFormat:
     name: str
     """torch's name of the dtype; it lacks "float4_e2m1fn", and "tfloat32", which only tensor cores have."""
     short_name: str
-    """As names of cases have it."""
+    """Name in the names of cases."""
     tile_ir: str
     """Its name in Tile IR."""
     aliases: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from pytest_cutile.words.verdicts import UNDECIDED, Reason, Verdict
 Microseconds = Annotated[float, Meta(gt=SHORTEST_US, lt=LONGEST_US)]
 RelativeSpread = Annotated[float, Meta(ge=0, lt=1)]
 Amount = Annotated[float, Meta(ge=0, lt=1e30)]
-"""Of work per launch, of a rate, or of a limit."""
+"""Amount of work per launch, rate, or limit."""
 INTERPRETER = "interpreter"
 REGIMES_DIFFER = 0.02
 """Difference of the rates in bursts and sustained, as a fraction, from which both are shown."""
@@ -71,9 +71,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
     tuning: str = ""
-    """Of a launcher that tunes: what it chose, or how many of its configurations have a drawback."""
+    """What a launcher that tunes chose, or how many of its configurations have a drawback."""
     configurations: tuple[str, ...] = ()
-    """Of a launcher that tunes: what is wrong with its configurations, or not known; a line for each."""
+    """What is wrong with configurations of a launcher that tunes, or not known; a line for each."""
     clarity: int = 0
     """How clear a failure's first line makes the cause; from `CAUSE` on, it names the cause."""
 
@@ -254,11 +254,11 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     refused: tuple[str, ...] = ()
     """Other layouts of its inputs that the launcher refused, and how."""
     wrong_share: float = 0.0
-    """Of a wrong result: share of elements outside the bound, in the first output that is wrong."""
+    """Share of elements outside the bound, in the first output that is wrong."""
     searched: str = ""
-    """Of a search: what it has tried, and on further lines why examples were refused."""
+    """What a search has tried, and on further lines why examples were refused."""
     advice: str = ""
-    """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
+    """Looser numerics policy that would let a wrong result pass; empty where none was tried."""
     errors: ErrorMap | None = None
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
@@ -355,7 +355,7 @@ class SampleBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """"burst" or "sustained"."""
     current_us: tuple[Microseconds, ...]
     baseline_us: tuple[Microseconds, ...] = ()
-    """Of the baseline kernel, interleaved with the current one; empty without one."""
+    """Times of the baseline kernel, interleaved with the current one; empty without one."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -401,7 +401,7 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     outputs_uncompared: str = ""
     """Why the outputs of timed launches were not compared with those of a first launch; empty: they were."""
     code_changes: tuple[str, ...] = ()
-    """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
+    """Differences of a slower case's compiled code from that of the baseline's commit, worst first."""
 
     @property
     def _sustained_rate(self) -> float | None:

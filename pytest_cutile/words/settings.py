@@ -54,7 +54,7 @@ class SearchBudget(NamedTuple):
     seconds: float
     """Time for each kernel."""
     seed: int = 0
-    """Of the choice of examples."""
+    """Seed of the choice of examples."""
 
 
 class Settings(NamedTuple):

@@ -107,7 +107,7 @@ class CheckOptions:
     rtol: float | None = None
     """With `atol`, replaces the derived bound: `abs(out - y) <= atol + rtol * abs(y)`; 0 by default."""
     atol: float | None = None
-    """As `rtol`. Integers may differ by `atol` if that is 1 or more; `rtol` says nothing of them."""
+    """Absolute tolerance beside `rtol`. Integers may differ by `atol` alone, if that is 1 or more."""
     precision: Any = None
     """Dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that go through
     tensor cores. By default the floating input dtype of least precision."""

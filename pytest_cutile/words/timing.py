@@ -90,7 +90,7 @@ class Block:
 
     current_us: tuple[float, ...]
     baseline_us: tuple[float, ...] = ()
-    """Of the baseline kernel, interleaved with the current one; empty without one."""
+    """Times of the baseline kernel, interleaved with the current one; empty without one."""
 
     @property
     def current_mean_us(self) -> float:

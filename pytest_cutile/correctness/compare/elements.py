@@ -41,7 +41,7 @@ class Bound:
     operands: Spread | None = None
     """Mean square change under operand noise, absolute."""
     policy: Spread | None = None
-    """The same under the noise that the kernel's policy allows besides."""
+    """Spread under the noise that the kernel's numerics policy allows besides."""
     common: float = 0.0
     """Relative error that all elements may share."""
     common_of_operands: float = 0.0
@@ -110,7 +110,7 @@ class GivenTolerance:
 
 
 EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None, basis="equal (integers and bool)")
-"""Of integers and bools without a given tolerance."""
+"""Tolerance of integers and bools, unless one was given."""
 
 
 @dataclass(frozen=True, kw_only=True)

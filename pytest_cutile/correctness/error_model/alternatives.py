@@ -34,11 +34,11 @@ from pytest_cutile.tile.tensors.trees import named_tensors
 from pytest_cutile.words.formats import FLOAT32, FLOAT64
 
 ROUNDS = 16
-"""Of two almost equal values, noise exchanges the order in every second round."""
+"""Runs with noise. In every second run, noise exchanges the order of two almost equal values."""
 SIZES = (1.0, 0.5, 0.25, 0.125)
-"""Of the noise for integers: a tie shows with any, and what may be off by several with many."""
+"""Sizes of noise for integers: any size shows a tie, and many show what may be off by several."""
 SIZES_OF_FLOATS = (0.0625, 0.125, 0.25, 0.5)
-"""Of that for floats, which it moves without a discontinuity, too: of size 1 by about the bound."""
+"""Sizes of noise for floats. Size 1 moves floats by about the bound, also where there is no discontinuity."""
 _JUMP = 2.0
 """In units of the bound: what noise of half the size at most moves by more has crossed a discontinuity."""
 _MANY = 64

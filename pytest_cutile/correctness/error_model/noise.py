@@ -44,7 +44,7 @@ an output that fails near its bound is compared again with more (`ReferenceRuns.
 SMALL_OUTPUT = 256
 """Outputs of fewer elements have little to pool over, and cost little: they begin with the second number."""
 _LARGEST = 1e150
-"""Of float64: larger values have squares that it does not hold."""
+"""Largest value whose square float64 holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,9 @@ class ReferenceEstimate:
     accumulation: Mapping[str, Spread]
     """For each floating output: mean square change under accumulation noise, in units of u^2."""
     operands: Mapping[str, Spread]
-    """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
+    """Spread under operand noise, in absolute units; empty when no operand of a product needs rounding."""
     policy: Mapping[str, Spread]
-    """The same for what the numerics policy allows besides; empty when that is nothing."""
+    """Spread under what the numerics policy allows besides; empty when that is nothing."""
     policy_common: float
     """Relative error that roundings to the policy's `mid` may give all elements in common."""
     observed: ReferenceObserver

@@ -22,7 +22,7 @@ ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""
 _OFFERED = "of an argument in sliced=... a reference gets len(x), x.shape, x.device, 'for each in x' and x[i]"
 ROUNDING = 1e-12
-"""Of float64, relative: what sums in another order may differ by."""
+"""Relative difference that float64 sums in another order may have."""
 
 
 class Slices:

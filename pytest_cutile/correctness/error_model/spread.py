@@ -34,7 +34,7 @@ class Spread:
     exact: torch.Tensor | None = None
     """float64 `[rows, columns]`: the exact values, where noise may be in proportion to them."""
     runs: float = math.inf
-    """Of how many runs it is the mean."""
+    """Number of runs that the spread is the mean of."""
 
     @functools.cached_property
     def _pool(self) -> _Pool:

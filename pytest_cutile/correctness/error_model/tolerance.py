@@ -29,7 +29,7 @@ class NumericsPolicy:
     exp_error: float = 0.0
     """Relative error of exponentials and of the functions made of them, such as tanh and sigmoid."""
     fast_acc: bool = False
-    """As `CheckOptions.fast_acc`."""
+    """See `CheckOptions.fast_acc`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.exp_error < 1:
@@ -156,12 +156,12 @@ class ErrorModel:
 
 
 EXACT = ErrorModel(reduction=0, sigmas=0.0, operand_variance=0.0, value_variance=0.0)
-"""Of what is computed without any error: the output has to be the exact value, rounded once."""
+"""Model of a computation without any error: the output has to be the exact value, rounded once."""
 
 TENSOR_CORE_K = 16
 """Products that one tensor-core instruction sums before it truncates."""
 TFLOAT32_K = 8
-"""The same for tf32."""
+"""Products that one tensor-core instruction sums of tf32 operands before it truncates."""
 LOSS = 1.1
 """Bias of an instruction, in units of u P: the largest measured on an H200, but for 1.65 of float16 if all
 terms have one sign, which the margin of 1.5 covers (`python -m research.false_alarms --accumulators`)."""

@@ -19,7 +19,7 @@ _ENOUGH = 16  # errors from which a direction can be told
 _NEARLY_ALL = 0.98
 _MOST = 0.5
 _LEAST_SHARE = 1e-4
-"""Of the terms of a sum: fewer are told from rounding by the bound alone."""
+"""Smallest share of a sum's terms that is looked for: the bound alone tells a smaller one from rounding."""
 _ULPS = (0.0, 1.0, 2.0, 4.0, 16.0, 256.0, torch.finfo(torch.float64).max)
 """Upper limits of a histogram's classes; beyond the last one are NaN and Inf."""
 _ULPS_NAMES = ("0", "1", "2", "3-4", "5-16", "17-256", "> 256", "NaN or Inf")
@@ -28,7 +28,7 @@ LARGEST = 1 << 24
 _TRIED = 256
 """Wrong indices of a dimension that are looked at for where their values belong."""
 _NOISE = 2.0**-5
-"""Of the values: larger errors are no rounding."""
+"""Error relative to the values, above which it is no rounding."""
 _INDEPENDENT = 0.3
 """Correlation of errors with values up to which they do not follow them."""
 _BFLOAT16_BITS = 8

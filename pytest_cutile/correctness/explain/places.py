@@ -151,7 +151,7 @@ class Picture:
     """A matrix in cells, of which the last ones may be smaller."""
 
     title: str
-    """Of which matrix: "output[2, :, :]"."""
+    """Name of the matrix: "output[2, :, :]"."""
     shape: tuple[int, int]
     cell: tuple[int, int]
     """Rows and columns of a cell."""

@@ -29,7 +29,7 @@ _TILES = (16, 32, 64, 128, 256)
 _LEAST = 16
 """Wrong elements from which an agreement is no chance."""
 _SAME = 1e-3
-"""Of the errors' energy: what is left of errors that are explained, which is rounding."""
+"""Share of the errors' energy that rounding may leave where an explanation is right."""
 
 
 def find_reduced(output: WrongOutput, call: ReferenceCall, size: int) -> list[str]:

@@ -14,7 +14,7 @@ from pytest_cutile.tile.tensors.trees import named_tensors
 from pytest_cutile.words.formats import FLOAT32
 
 _ROUNDINGS = 4.0
-"""Of the compared values in their dtype, or in float32 if they are computed: nearer values may be equal."""
+"""Values that are nearer may be equal: in roundings of their dtype, or of float32 if they are computed."""
 
 
 def find_ties(

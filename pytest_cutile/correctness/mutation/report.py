@@ -33,7 +33,7 @@ class Mutant:
     """A right result, or an input, with one mutation, and whether the check kills it."""
 
     mutation: str
-    """The same words in every case: "two indices exchanged"."""
+    """Words for the mutation, equal in every case: "two indices exchanged"."""
     where: str
     """What was mutated: "output, dim 1"."""
     of_input: bool = False

@@ -105,7 +105,7 @@ class SpeedOutcome:
     is_pending: bool = False
     """Whether fresh processes have to decide."""
     code_changes: tuple[str, ...] = ()
-    """Of a slower case: what the compiler made otherwise than in the baseline's commit, worst first."""
+    """Differences of a slower case's compiled code from that of the baseline's commit, worst first."""
 
     def result(self, case: SpeedCase) -> SpeedResult:
         figures: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from pytest_cutile.pytest_parts.options.option import Fields
 STATIC_MARGIN = 0.1
 """The default of `cutile_static_margin`."""
 _SIMILAR = 0.7
-"""Of two names, as difflib measures it: all begin alike."""
+"""Similarity of two names by difflib above which one may be meant by the other; all names begin alike."""
 # A number of its own in a TOML file; pytest before 8.4 knows only texts.
 _NUMBER = "float" if pytest.version_tuple >= (8, 4) else None
 

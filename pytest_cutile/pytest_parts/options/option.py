@@ -31,7 +31,7 @@ class Option(NamedTuple):
     """An option of the command line."""
 
     name: str
-    """As it is typed: "--every-input"."""
+    """Name as the user types it: "--every-input"."""
     help: str
     metavar: str | None = None
     """What stands for its value in the help; None: a flag without a value, or one of `choices`."""

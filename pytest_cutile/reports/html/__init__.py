@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE_BYTES = 1_900_000
 """Size up to which cases are shown in detail, failures and changes first; each has its row in the table."""
 PLOTS_URGENCY = 1.5
-"""Of a kernel's plots, on the scale of `_urgency`: behind details of what failed or changed."""
+"""Urgency of a kernel's plots, on the scale of `_urgency`: behind details of what failed or changed."""
 FAILURES_BYTES = 600_000
 """Size up to which failures are shown; each has its row in the table."""
 
@@ -124,7 +124,7 @@ class ShownFailure:
 
     test: FailedTest
     cases: Sequence[ReportedCase]
-    """Of that test."""
+    """Cases of the test."""
     others: Sequence[ReportedCase]
     """Other failed cases of the kernel, of one root cause as far as the gate can tell."""
     errors: Sequence[tuple[str, Markup, str]]

@@ -22,7 +22,7 @@ from pytest_cutile.words.document import printable, shorten
 from pytest_cutile.words.quantities import counted, format_change, format_commit, format_time
 
 WIDTH, HEIGHT = 320, 210
-"""Of a plot: as wide as a page on a phone, so that its text is not made smaller there."""
+"""Size of a plot: as wide as a page on a phone, so that its text is not made smaller there."""
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 28, 38
@@ -35,7 +35,7 @@ _MOST_TICKS = 5
 _MOST_COMMITS = 4
 """Ticks of a history: each is as wide as an abbreviated commit."""
 _KEY_CHARACTERS = 44
-"""Of names with a blank behind each: what fits into a line above a plot."""
+"""Characters of names, with a blank behind each, that fit into a line above a plot."""
 _TITLE_CHARACTERS, _CAPTION_CHARACTERS = 34, 50
 """What fits into a line of a picture's title, and of a plot's title in it."""
 

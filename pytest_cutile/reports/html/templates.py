@@ -14,7 +14,7 @@ from pytest_cutile.words.document import Paragraph, Section, Table, printable, s
 from pytest_cutile.words.quantities import counted, format_change, format_commit, format_share, format_time
 
 NAME_CHARACTERS = 80
-"""Of a name in a table; its details have the whole name."""
+"""Characters of a name that a table shows; the details have the whole name."""
 
 
 def pages() -> jinja2.Environment:

@@ -20,7 +20,7 @@ class Configuration:
     name: str
     """The configuration in words: "TILE=64, occupancy=2"."""
     described: tuple[str, ...]
-    """Of each launch: grid and arguments as a fingerprint counts them."""
+    """Grid and arguments of each launch, as a fingerprint counts them."""
     compilations: tuple[Compilation, ...] = ()
     """The launches, under way; none if cuda-tile rejects one."""
     rejected: str = ""

@@ -99,11 +99,11 @@ class Annotation:
     """Whether an int is int64."""
     array: ArrayOptions = ArrayOptions()
     element: ArrayOptions = ArrayOptions()
-    """Of the arrays of a list."""
+    """Options of the arrays of a list."""
     items: tuple[Annotation, ...] | None = None
-    """Of a tuple whose items are annotated one by one."""
+    """Annotations of a tuple's items, if each has its own."""
     item: Annotation | None = None
-    """Of a tuple whose items are annotated alike."""
+    """Annotation of a tuple's items, if all have the same."""
 
     @property
     def is_tuple(self) -> bool:

@@ -28,7 +28,7 @@ _NO_REASON = "cuda-tile rejects it without a reason; a loop that can never end i
 _exported: WeakKeyDictionary[FunctionType, dict[tuple[Any, ...], CompileJob]] = WeakKeyDictionary()
 """What each kernel's function was translated to, by all that decides it; a symbol says all of a signature."""
 _shared = DiskCache(None, suffix=".job")
-"""The same for all processes of a run, by a digest that also says what the function reaches."""
+"""What all processes of a run have translated, by a digest that also says what the function reaches."""
 
 
 def share_exports(folder: Path | None) -> None:

@@ -69,7 +69,7 @@ class Fault:
     crashed: bool = True
     """Otherwise the compiler failed and gave no reason."""
     memory: str = ""
-    """Of a compiler that was killed: how much memory there was."""
+    """Memory of the machine, if the compiler was killed."""
 
     def headline(self, where: str) -> str:
         verb = "crashed" if self.crashed else "failed without a reason"

@@ -56,7 +56,7 @@ class ArraySizes:
 
     def __init__(self) -> None:
         self.bytes: list[int] = []
-        """Of each array, in the order in which they were added."""
+        """Bytes of each array, in the order in which the arrays were added."""
         self.memory_bytes: list[int] = []
         """From the start of each array to the end of the memory that the array is a part of."""
         self.names: list[str] = []

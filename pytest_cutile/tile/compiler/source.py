@@ -28,9 +28,9 @@ DIGEST_RULES = 3
 """Counts changes of the rules: digests made by different rules cannot be compared."""
 
 SPEED_RULES = 2
-"""The same for `declaration_digest`."""
+"""Counts changes of the rules of `declaration_digest`."""
 FINGERPRINT_RULES = 3
-"""The same for the fingerprint of a case that is timed."""
+"""Counts changes of the rules for the fingerprint of a case that is timed."""
 
 _DIGITS = 16
 _ARRAY_FACTS = (

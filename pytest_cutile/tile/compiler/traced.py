@@ -98,7 +98,7 @@ class TracedConfiguration:
     name: str
     """The configuration in words: "TILE=64, occupancy=2"."""
     described: tuple[str, ...]
-    """Of each launch: grid and arguments as a fingerprint counts them."""
+    """Grid and arguments of each launch, as a fingerprint counts them."""
     launches: tuple[TracedLaunch, ...] = ()
     """What it launches; nothing if cuda-tile rejects it."""
     rejected: str = ""
@@ -120,7 +120,7 @@ class TracedCase:
     declared: tuple[str, ...]
     """Lines about the function that makes the inputs, and about the case's parameters."""
     configurations: tuple[TracedConfiguration, ...] = ()
-    """Of a launcher that tunes: all that it chooses from."""
+    """All that a launcher that tunes chooses from."""
 
 
 def trace_case(case: CompileCase) -> TracedCase:

@@ -19,7 +19,7 @@ class Contribution:
     by_torch: int
     """Elements that torch computed, and not of what a launch wrote."""
     largest_share: float
-    """Of the output to which launches contribute most: their share in what they or torch computed of it."""
+    """Largest share, over the outputs, of what launches computed in all that launches and torch computed."""
     functions: tuple[str, ...] = ()
     """The torch functions that computed outputs last: ("softmax",)."""
     kernels: tuple[str, ...] = ()

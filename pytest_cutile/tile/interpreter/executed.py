@@ -74,7 +74,7 @@ _SPECIAL = {
     **{name: {"special": 2, "fp32": 8} for name in ("divf", "tan", "sinh", "cosh", "fpowf", "atan2", "remf")},
 }
 _APPROXIMATE = {"special": 1, "fp32": 2}
-"""Of a division or a root that is rounded only approximately (PTX ISA: div.approx, sqrt.approx)."""
+"""Instructions of an approximately rounded division or root (PTX ISA: div.approx, sqrt.approx)."""
 _FLOAT = {"addf", "subf", "mulf", "fma", "maxf", "minf", "absf", "negf", "cmpf", "ceil", "floor", "fpowi"}
 _INTEGER = {
     **dict.fromkeys(("addi", "subi", "andi", "ori", "xori", "shli", "shri", "maxi", "mini", "cmpi"), 1),

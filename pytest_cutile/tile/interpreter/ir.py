@@ -99,7 +99,7 @@ class Op:
     """One operation. Values are numbers; what a block defines is visible in the blocks inside it."""
 
     name: str
-    """As in Tile IR: "addf", "load_view_tko"."""
+    """Name in Tile IR: "addf", "load_view_tko"."""
     operands: dict[str, Any]
     """Number of the value, None for one that was left out, a tuple of numbers for a list, by name."""
     attributes: dict[str, Any]

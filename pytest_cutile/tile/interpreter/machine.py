@@ -77,7 +77,7 @@ MAX_ITERATIONS = 2**20
 """Iterations of one loop without a counter after which it counts as endless."""
 
 MAX_SECONDS = 10.0
-"""Likewise, seconds, if it has made `MIN_ITERATIONS`: few long ones are work."""
+"""Seconds after which a loop counts as endless, if it has made `MIN_ITERATIONS`: few long ones are work."""
 MIN_ITERATIONS = 1000
 MAX_IDLE = 64
 """Iterations without a change of memory after which a loop without a counter lets other blocks run."""

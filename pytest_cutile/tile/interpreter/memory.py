@@ -45,7 +45,7 @@ class Memory:
         self.allocations: list[Allocation] = []
         self._parameters: dict[str, int] = {}
         self._shadows: dict[int, Shadow] = {}
-        """Of storages that several arguments may share, by identity."""
+        """Shadows of storages, which several arguments may share, by identity."""
         self.races = RaceDetector(check_races=check_races, grid=(*grid, 1, 1)[:3])
         self.check_tiles = check_tiles
         """Whether a tile that is wholly outside of its array may not be loaded or stored."""

@@ -36,7 +36,7 @@ class Origin(Occurrence):
     kind: OriginKind
     """Computed by an operation, loaded from an array, or passed to the kernel."""
     index: tuple[int, ...] = ()
-    """Of the first such element, in its tile."""
+    """Index of the first such element in its tile."""
     operands: tuple[tuple[str, str], ...] = ()
     """Names of the operands, and what they were for that element, as far as that is known."""
     element: str = ""

@@ -43,7 +43,7 @@ class Format:
     """How one operation is written."""
 
     name: str
-    """As tileirdisasm prints it, without the dialect."""
+    """Name that tileirdisasm prints, without the dialect."""
     fields: tuple[Field, ...]
     """In the order they are written."""
 

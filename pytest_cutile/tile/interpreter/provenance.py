@@ -97,7 +97,7 @@ class _Node:
     loaded: tuple[torch.Tensor, torch.Tensor | None] | None = None
     children: list[_Node] = field(default_factory=list)
     last: Sequence[tuple[list[int], _Node]] = ()
-    """Of a loop or branch: what it ended with in these blocks; the last one that has a block counts."""
+    """What a loop or branch ended with, by blocks; the last entry that has a block counts."""
 
 
 Ended: TypeAlias = dict[tuple[int, int], list[tuple[list[int], _Node]]]
@@ -140,7 +140,7 @@ class Provenance:
         self._ends: dict[int, list[tuple[Op, int, Op, int]]] = {}
         """Loop, place among its results, end and value, by what makes a value that iterations end with."""
         self._before: dict[tuple[int, int], tuple[Op, int]] = {}
-        """Likewise what was made before the loop or branch: end and value, by it and the place."""
+        """What was made before a loop or branch: end and value, by the loop or branch and the place."""
         self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
         self._ended: Ended = {}
 

@@ -50,7 +50,7 @@ class Tiles:
     within: torch.Tensor
     """When, by access, as a share of the block's time."""
     bytes: torch.Tensor
-    """Of how many bytes, by access."""
+    """Number of bytes, by access."""
 
 
 def tiles_of(access: CountedAccess, at_block: torch.Tensor, asked: torch.Tensor) -> Tiles | None:

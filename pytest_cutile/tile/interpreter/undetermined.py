@@ -30,7 +30,7 @@ class _Origin:
     """Where an undetermined value comes from."""
 
     kind: FaultKind
-    """Of the fault that it makes."""
+    """Kind of the fault that the value makes."""
     element: str
     """The first element that nothing has written, and its array; empty: it is padding."""
     op: Op | None

@@ -89,7 +89,7 @@ def copies(launches: Launches) -> Iterator[Change]:
 
 
 USE_RULES: tuple[StaticRule, ...] = (spills, tensor_cores, copies)
-"""Of any number of launches on either side."""
+"""Rules that compare any number of launches with any number."""
 
 
 # -- resources and instructions: one launch on each side ------------------------------------------------
@@ -158,7 +158,7 @@ LAUNCH_RULES: tuple[StaticRule, ...] = (
     other_facts,
     instruction_mix,
 )
-"""Of one launch on each side."""
+"""Rules that compare one launch with one."""
 
 
 # -- what the rules share -------------------------------------------------------------------------------

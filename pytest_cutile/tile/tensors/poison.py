@@ -23,15 +23,15 @@ class Pattern(Enum):
     UNWRITTEN = (0xA5, 0x7E5A, 0x7FDA, 0x7FC5A5A5, 0x7FF8A5A5A5A5A5A5, 0xFF, 0x7D)
     """What was allocated and not written yet."""
     UNWRITTEN_AGAIN = (0x5A, *UNWRITTEN[1:5], 0x7F, 0x7D)
-    """The same in another launch: either pattern may be a value, but not the one now and the other then."""
+    """What another launch finds there: either pattern may be a value, but not first one, then the other."""
     BESIDE_INPUT = (0xB4, 0x7E4B, 0x7FCB, 0x7FC4B4B4, 0x7FF8B4B4B4B4B4B4, 0xFF, 0xFD)
     """What lies before, between and behind the elements of inputs."""
     BESIDE_OUTPUT = (0xC3, 0x7E3C, 0x7FEC, 0x7FC3C3C3, 0x7FF8C3C3C3C3C3C3, 0xC3, 0xC3)
-    """The same of outputs. No NaN for 8-bit floats, lest a kernel writes the same one there."""
+    """What lies beside outputs. No NaN for 8-bit floats, lest a kernel writes the same one there."""
 
     BESIDE_INPUT_AGAIN = (0x7F, 0x7C00, 0x7F80, 0x7F800000, 0x7FF0 << 48, 0x7E, 0x7C)
-    """The same when a launcher runs again: Inf, and large integers, which a maximum or a comparison does not
-    swallow as it does NaN. float8_e4m3fn has no Inf: its largest number."""
+    """What lies beside inputs when a launcher runs again: Inf, and large integers, which a maximum or a
+    comparison does not swallow as it does NaN. float8_e4m3fn has no Inf: its largest number."""
     ZERO = (0,) * 7
     """What lies beside an input, to see whether that matters."""
 

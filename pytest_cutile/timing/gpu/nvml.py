@@ -252,7 +252,7 @@ class GpuState:
     application_clock_mhz: int | None
     """SM clock that applications are given."""
     default_application_clock_mhz: int | None
-    """The same, unless somebody has set it. None for both where NVML says only one."""
+    """SM clock of applications unless somebody sets another one. None for both where NVML says only one."""
     clock_reasons: frozenset[str]
     """Why the clocks are not higher, by NVML's names without their prefix: "SwPowerCap", "GpuIdle"."""
     celsius: int | None

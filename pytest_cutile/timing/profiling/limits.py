@@ -26,7 +26,7 @@ class Unit:
 
     title: str
     pattern: str
-    """Of the metrics that say how busy it is; the largest counts."""
+    """Pattern of the metrics that say how busy the unit is; the largest counts."""
     percent: float = 100.0
     """What the metric is when the unit is busy all the time."""
     advice: str

@@ -14,9 +14,9 @@ class ProfiledCase(Struct, frozen=True, kw_only=True):
     gpu: str
     arch: str
     flops: float
-    """Of one launch, as its Work counts them; 0 where it counts none."""
+    """FLOP of one launch, as its Work counts them; 0 where it counts none."""
     bytes: float
     dtype: str = ""
-    """Of the multiplied operands."""
+    """Dtype of the multiplied operands."""
     facts: CaseFacts | None = None
     facts_missing: str = ""
