@@ -12,7 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
 from kernels._dtypes import MIN_ARCH, generation
-from pytest_cutile.words.platforms.lookup import nearest_architecture, related_architectures
+from pytest_cutile import nearest_architecture, related_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

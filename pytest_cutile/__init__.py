@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_cutile.correctness.report import CheckReport
     from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
     from pytest_cutile.tile.tensors.seeded import MakeTensor
-    from pytest_cutile.words.platforms.lookup import nearest_architecture
+    from pytest_cutile.words.platforms.lookup import nearest_architecture, related_architectures
     from pytest_cutile.words.spec import Case, CheckOptions, KernelSpec, ModelSpec, SpecError, Work
     from pytest_cutile.words.timing import (
         Block,
@@ -48,6 +48,7 @@ __all__ = [
     "Work",
     "__version__",
     "nearest_architecture",
+    "related_architectures",
 ]
 
 __version__: str
@@ -56,7 +57,7 @@ _MODULES = {
     "pytest_cutile.correctness.report": ("CheckReport",),
     "pytest_cutile.pytest_parts.fixtures": ("CheckKernel", "Perf"),
     "pytest_cutile.tile.tensors.seeded": ("MakeTensor",),
-    "pytest_cutile.words.platforms.lookup": ("nearest_architecture",),
+    "pytest_cutile.words.platforms.lookup": ("nearest_architecture", "related_architectures"),
     "pytest_cutile.words.spec": ("Case", "CheckOptions", "KernelSpec", "ModelSpec", "SpecError", "Work"),
     "pytest_cutile.words.timing": (
         *("Block", "Device", "Measurement", "ReferenceWorkload", "Regime", "Skipped", "Sustained"),

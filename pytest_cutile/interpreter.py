@@ -26,5 +26,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Look up what imports torch when it is first used."""
-    return getattr(_interpreter, name)
+    """Look up a public name that imports torch when it is first used."""
+    if name in __all__:
+        return getattr(_interpreter, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,10 @@
-"""The gates: each asks one question of a case. A new gate is a module here and a row of `REGISTRY`."""
+"""The gates: each asks one question of a case.
+
+`base.py` has `Task` and `Gate`. `compile.py` is the shortest gate; then come `static.py`, `correct.py` and
+the folder `speed/`. `declared.py` makes calls of a declared case, `session.py` has the services of a run,
+`outcome.py` makes outcomes of tests. A new gate is a module here, a row of `REGISTRY`, a type of result and
+its reasons (`words/`).
+"""
 
 from __future__ import annotations
 

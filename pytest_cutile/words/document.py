@@ -1,7 +1,7 @@
 """The document model: what every report and every failure message is built of, before it is rendered.
 
-A builder (`summary`, `failures`, `compiled` ...) makes a `Document` from results; a renderer (`text`,
-`markdown`) lays it out. Texts may come from users: only the renderers escape.
+A builder, such as `gates.messages` or `reports.terminal_summary`, makes a `Document` from results; a renderer
+(`text`, `reports.markdown`) lays it out. Texts may come from users: only the renderers escape.
 """
 
 from __future__ import annotations

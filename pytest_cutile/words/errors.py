@@ -1,4 +1,4 @@
-"""What more than one layer raises."""
+"""What more than one wing raises, and the root of errors that are shown by their message alone."""
 
 from __future__ import annotations
 

@@ -40,9 +40,15 @@ def _key(job: CompileJob, launch: LaunchParameters) -> str:
 @cache
 def _code_digest() -> str:
     """Return a digest of the code that counts."""
-    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for folder in ("interpreter", "tensors"):
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in code_that_counts():
+        digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def code_that_counts() -> list[Path]:
+    """Return the files whose change may change a count: the interpreter's, and those of dtypes."""
+    package = Path(__file__).parents[2]
+    folders = (package / "tile" / "interpreter", package / "tile" / "tensors")
+    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return [*paths, package / "words" / "formats.py"]

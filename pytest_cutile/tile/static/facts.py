@@ -95,7 +95,7 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     instructions: Mapping[str, Mapping[str, Total]] | None = None
     """How many of each instruction, by class: {"tensor_core": {"HGMMA": 16}, "local_load": {"LDL": 4}}."""
     executed: Mapping[str, Executed] | None = None
-    """What all blocks of a launch execute together, as `interpreter.executed` counts and names it."""
+    """What all blocks of a launch execute together, as `tile.interpreter.executed` counts and names it."""
     sites: tuple[Site, ...] | None = None
     """What became of loads, stores and products, in source order."""
     notes: tuple[Note, ...] = ()

@@ -1,4 +1,4 @@
-"""One process's measurement of one case; `timing.py` says in which steps."""
+"""One process's measurement of one case; `words/timing.py` says in which steps."""
 
 from __future__ import annotations
 

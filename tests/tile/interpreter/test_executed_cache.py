@@ -7,7 +7,7 @@ import torch
 from pytest_cutile.tile.compiler import export, record_launches
 from pytest_cutile.tile.compiler.parameters import parameters_of
 from pytest_cutile.tile.interpreter.executed import count_executed
-from pytest_cutile.tile.interpreter.executed_cache import ExecutedCache
+from pytest_cutile.tile.interpreter.executed_cache import ExecutedCache, code_that_counts
 from tests.tile.interpreter.small_kernels import short_counting_kernel
 
 MODULE = "pytest_cutile.tile.interpreter.executed_cache"
@@ -67,3 +67,8 @@ def test_changed_code_of_the_interpreter_counts_anew(tmp_path, counted, monkeypa
     monkeypatch.setattr(f"{MODULE}._code_digest", lambda: "another")
     counts.count(*launched())
     assert len(counted) == 2
+
+
+def test_every_module_that_interprets_counts():
+    counted = {path.name for path in code_that_counts()}
+    assert counted >= {"machine.py", "executed.py", "arithmetic.py", "dtypes.py", "formats.py"}
