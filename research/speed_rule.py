@@ -285,7 +285,7 @@ def run_gate(
 
 _CONTEXT = SimpleNamespace(
     settings=SimpleNamespace(
-        rule=Rule(),
+        perf_margin=None,
         update_baselines=False,
         strict=False,
         baseline_revision=None,

@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -128,25 +128,25 @@ class _Watching:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
+        self._cases: dict[str, str] = {}
+        """The case of each test, by the test's id."""
         self.outcomes: dict[str, str | None] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """Leave the trial's cases."""
         items[:] = [item for item in items if _is_asked(self._trial, item.task.case)]
+        self._cases = {item.nodeid: item.task.case.name for item in items}
         if self._trial.arch is not None:
             from pytest_cutile.pytest_parts.run import session_of
 
             # That the real compiler takes it is not the question, and takes longer than all the rest.
             session_of(config).__dict__["compiler"] = _NoCompiler()
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: Any, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down the outcome of a case; one that fails with any of its inputs has failed."""
-        report = yield
-        name = item.task.case.name
-        if call.when == "call" and not report.skipped and self.outcomes.get(name) is None:
-            self.outcomes[name] = None if call.excinfo is None else _shortened(call.excinfo.value)
-        return report
+        name = self._cases[report.nodeid]
+        if report.when == "call" and not report.skipped and self.outcomes.get(name) is None:
+            self.outcomes[name] = None if report.passed else _first_lines(_message(report))
 
 
 class _NoCompiler:
@@ -184,10 +184,19 @@ def _is_asked(trial: Trial, case: Case) -> bool:
     return case.name in trial.cases if trial.cases else case.speed == trial.timed
 
 
-def _shortened(error: BaseException) -> str:
+def _message(report: pytest.TestReport) -> str:
+    """Return a failure's message, without a traceback."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return report.longreprtext if crash is None else f"{crash.message}"
+
+
+def _described(error: BaseException) -> str:
     kind = type(error).__name__
-    text = f"{error}".strip() if kind in ("Failed", "KernelMismatch") else f"{kind}: {error}".strip()
-    return "\n".join(text.splitlines()[:LINES])
+    return f"{error}" if kind in ("Failed", "KernelMismatch") else f"{kind}: {error}"
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[:LINES])
 
 
 # -- other schemes ----------------------------------------------------------------------------------
@@ -249,7 +258,7 @@ def _judge_case(
     except Exception as error:  # noqa: BLE001 - whatever a bug does: any test would have failed
         findings["digests"][case.name] = ""
         for name in (*SCHEMES, COMPARISON):
-            schemes[name][case.name] = _shortened(error)
+            schemes[name][case.name] = _first_lines(_described(error))
         return
     args, kwargs = _arguments(trial, spec, case)  # the launch may have changed them
     key = (trial.kernel, case.name)
@@ -270,7 +279,7 @@ def _judge_case(
     try:
         run_check(computed, args, kwargs, reference=spec.reference, options=options)
     except KernelMismatch as error:
-        schemes[COMPARISON][case.name] = _shortened(error)
+        schemes[COMPARISON][case.name] = _first_lines(_described(error))
     else:
         schemes[COMPARISON][case.name] = None
 

@@ -118,7 +118,7 @@ class FakeStore:
 
 def make_context(store: Any = None, commit: str = "a" * 40, **changed: Any) -> Any:
     settings: dict[str, Any] = {
-        "rule": RULE,
+        "perf_margin": None,
         "update_baselines": False,
         "strict": False,
         "reason": None,
