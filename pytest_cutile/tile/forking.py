@@ -23,6 +23,9 @@ from types import FunctionType
 from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
+STARTING = threading.Lock()
+"""Held by a thread that starts a process. A fork in between would keep the pipe open by which `subprocess`
+learns that its program runs: the thread would wait for the fork, and the fork perhaps for the thread."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -97,7 +100,8 @@ def fork() -> int:
     gc.freeze()  # a collection in the fork would copy every page that it looks at
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads: a fork starts its own
-        pid = os.fork()
+        with STARTING:
+            pid = os.fork()
     if pid == 0:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

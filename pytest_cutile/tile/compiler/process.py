@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_cutile.tile.forking import STARTING
+
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.0005, 0.02
 _PROC = Path("/proc")
 _CGROUPS = (
@@ -67,9 +69,10 @@ def run_process(command: Sequence[str], env: Mapping[str, str], *, timeout_s: fl
     deadline, poll_s, was_stopped = time.monotonic() + timeout_s, _FIRST_POLL_S, False
     # A file, not a pipe: what the process leaves running cannot keep a file open for this one.
     with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(  # noqa: S603 - no shell
-            command, env=env, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT
-        )
+        with STARTING:
+            process = subprocess.Popen(  # noqa: S603 - no shell
+                command, env=env, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT
+            )
         peak, least_free = 0, _available_bytes()
         try:
             while process.poll() is None:

@@ -1,10 +1,13 @@
 import os
+import subprocess
+import threading
 import time
 
 import pytest
 
 from pytest_cutile.tile.compiler import process
 from pytest_cutile.tile.compiler.process import run_process
+from pytest_cutile.tile.forking import fork
 
 
 def run(script: str, timeout_s: float = 10.0) -> process.FinishedProcess:
@@ -65,3 +68,26 @@ def test_a_group_without_a_limit_and_a_system_without_tables(monkeypatch, tmp_pa
     memory = run("sleep 0.05").memory
     assert memory == process.ProcessMemory()
     assert not memory.is_enough
+
+
+def test_no_process_is_forked_while_another_one_is_started(monkeypatch) -> None:
+    """It would have the pipe by which Popen learns that its program runs, and Popen would wait for it."""
+    events, begun, start = [], threading.Event(), subprocess.Popen
+
+    def start_slowly(*args, **options):
+        begun.set()
+        time.sleep(0.2)
+        events.append("started")
+        return start(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_slowly)
+    thread = threading.Thread(target=lambda: run_process(["true"], {"PATH": "/bin:/usr/bin"}, timeout_s=60))
+    thread.start()
+    begun.wait(60)
+    pid = fork()
+    if pid == 0:
+        os._exit(0)
+    events.append("forked")
+    os.waitpid(pid, 0)
+    thread.join()
+    assert events == ["started", "forked"]
