@@ -8,6 +8,7 @@ from tests.plugin.conftest import KERNEL
 from tests.plugin.forked import run_forked
 from tests.plugin.test_compile_gate import ADD
 
+pytestmark = pytest.mark.slow
 APART = """
 def pytest_collection_modifyitems(items):
     '''The gate correct runs in another worker than the other gates.'''

@@ -80,6 +80,7 @@ def test_a_run_without_crashes_ends_as_ever(ending):
     assert ending.runpytest_subprocess(*OPTIONS).ret == 7
 
 
+@pytest.mark.slow
 def test_more_workers_are_replaced_than_by_default(ending):
     ending.makepyfile(
         test_ends="""
