@@ -1,18 +1,20 @@
-"""Interprets kernels on the CPU: the public names of `pytest_cutile.tile.interpreter`, which says how.
+"""Interprets kernels on the CPU: no GPU, no driver, and what a GPU hides is a fault with file and line.
 
-from pytest_cutile.interpreter import interpret
+    with interpret(arch="sm_121") as run:
+        y = rms_norm(x, weight)  # unchanged launch code; x and weight are on the CPU, or on "cuda"
 
-with interpret(arch="sm_121") as run:
-y = rms_norm(x, weight)  # unchanged launch code
+Needs neither pytest nor the rest of this plugin. The faults can be imported without torch; any other name
+imports torch when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.tile import interpreter as _interpreter
-from pytest_cutile.tile.interpreter import KernelFault, NoSuchBlock, NotInterpreted, Options
+from pytest_cutile.tile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
+from pytest_cutile.tile.interpreter.options import Options
 
 if TYPE_CHECKING:
-    from pytest_cutile.tile.interpreter import Run, check_order, interpret
+    from pytest_cutile.tile.interpreter.api import Run, interpret
+    from pytest_cutile.tile.interpreter.block_order import check_order
 
 __all__ = [
     "KernelFault",
@@ -26,11 +28,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Look up a public name that imports torch when it is first used."""
-    if name in __all__:
-        return getattr(_interpreter, name)
+    if name in {"Run", "interpret"}:
+        from pytest_cutile.tile.interpreter import api
+
+        return getattr(api, name)
+    if name == "check_order":
+        from pytest_cutile.tile.interpreter.block_order import check_order
+
+        return check_order
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

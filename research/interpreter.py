@@ -24,8 +24,9 @@ from typing import Any, Self
 import cuda.tile as ct
 import torch
 
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler.export import _exported
-from pytest_cutile.tile.interpreter import api, interpret
+from pytest_cutile.tile.interpreter import api
 from pytest_cutile.tile.interpreter import launch as launching
 from research.interpreter_against_gpu import declared
 from tools.gpu_runs.inputs import make_arguments

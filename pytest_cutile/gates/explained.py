@@ -18,7 +18,7 @@ from pytest_cutile.tile.interpreter.faults import UnwrittenOutput, excerpt
 if TYPE_CHECKING:
     import torch
 
-    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.tile.interpreter.api import Run
     from pytest_cutile.tile.interpreter.provenance import Trace
 
 CheckWith = Callable[[Launching], CheckReport]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pytest_cutile.correctness.report import CheckReport
     from pytest_cutile.gates.session import Session
     from pytest_cutile.tile.compiler import CompileJob, Launch
-    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.tile.interpreter.api import Run
     from pytest_cutile.tile.interpreter.contribution import Contribution
     from pytest_cutile.words.spec import Work
 
@@ -84,7 +84,7 @@ class Interpreting:
     def active(self) -> Iterator[None]:
         """Make launch code run on the CPU; inputs are to be made inside as well."""
         try:
-            from pytest_cutile.tile.interpreter import interpret
+            from pytest_cutile.tile.interpreter.api import interpret
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

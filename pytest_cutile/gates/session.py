@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +21,7 @@ from pytest_cutile.tile.compiler.reach import read_ahead
 from pytest_cutile.tile.compiler.trace.questions import questions_answered
 from pytest_cutile.tile.compiler.traced import CompileCase, TracedCase, trace_in_fork
 from pytest_cutile.tile.fork_server import ForkServer
-from pytest_cutile.tile.forking import can_fork
+from pytest_cutile.tile.forking import can_fork, import_libraries
 from pytest_cutile.tile.static.inspection import Inspector
 from pytest_cutile.timing.gpu.at_hand import GpuAtHand
 from pytest_cutile.timing.measure.timer import CudaGraphTimer
@@ -113,9 +111,7 @@ class Session:
         """
         if not can_fork() or self._fork_server is not None:
             return
-        for name in TRACING:
-            with suppress(Exception):  # the case that needs it says so
-                importlib.import_module(name)
+        import_libraries(TRACING)
         read_ahead(launchers)
         self._fork_server = ForkServer(trace)
 

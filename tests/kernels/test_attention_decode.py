@@ -9,8 +9,8 @@ from kernels._launch import ARCHITECTURES
 from kernels._split_kv import merge_parts
 from kernels.attention_decode import SPEC, AttentionDecodeConfig, attention_decode, choose_config
 from pytest_cutile import Work
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

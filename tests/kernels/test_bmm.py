@@ -8,8 +8,8 @@ import pytest
 from kernels import bmm
 from kernels._gemm import count_tiles
 from pytest_cutile import Work
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

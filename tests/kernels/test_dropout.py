@@ -9,7 +9,7 @@ import pytest
 from kernels import dropout
 from kernels._launch import line_grid
 from pytest_cutile import Work
-from pytest_cutile.tile.interpreter import Options, interpret
+from pytest_cutile.interpreter import Options, interpret
 
 torch = pytest.importorskip("torch")
 

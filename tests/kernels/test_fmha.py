@@ -9,7 +9,7 @@ import pytest
 
 from kernels import _attention, fmha
 from kernels._attention import AttentionConfig
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.words.formats import FORMATS
 
 torch = pytest.importorskip("torch")

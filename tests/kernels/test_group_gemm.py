@@ -8,8 +8,8 @@ import pytest
 from kernels import group_gemm
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

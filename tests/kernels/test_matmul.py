@@ -9,8 +9,8 @@ from kernels import matmul
 from kernels._gemm import GemmConfig, choose_tiles, count_blocks, count_tiles
 from kernels._launch import ARCHITECTURES
 from pytest_cutile import Work
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

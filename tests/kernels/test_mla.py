@@ -7,7 +7,7 @@ import pytest
 from kernels import _attention, mla
 from kernels._attention import AttentionConfig
 from pytest_cutile import Work
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

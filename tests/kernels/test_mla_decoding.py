@@ -10,7 +10,7 @@ from kernels._launch import ARCHITECTURES
 from kernels._split_kv import merge_parts
 from kernels.mla_decoding import SPEC, MlaDecodingConfig, choose_config, mla_decoding
 from pytest_cutile import Work
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ import pytest
 
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
 from kernels._tiles import LOG2_E
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ import pytest
 
 from kernels import rms_norm
 from pytest_cutile import Work
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

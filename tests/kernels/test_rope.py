@@ -4,8 +4,8 @@ import pytest
 
 from kernels import rope
 from pytest_cutile import Work
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import pretend_gpu, record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

@@ -7,8 +7,8 @@ import pytest
 
 from kernels import _split_kv
 from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 

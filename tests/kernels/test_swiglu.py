@@ -8,8 +8,8 @@ import pytest
 from kernels import silu_and_mul, swiglu
 from kernels._launch import MIN_PIECE
 from pytest_cutile import Work
+from pytest_cutile.interpreter import Options, interpret
 from pytest_cutile.tile.compiler import record_launches
-from pytest_cutile.tile.interpreter import Options, interpret
 
 torch = pytest.importorskip("torch")
 

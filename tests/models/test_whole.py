@@ -11,7 +11,7 @@ from models import operators
 from models.check import Logits, check_whole, compare_logits, run_honestly, run_steps, verify, whole
 from models.check.whole import in_float32
 from models.contenders import ours, pytorch
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 pytestmark = pytest.mark.slow
 

@@ -416,7 +416,7 @@ def test_a_test_may_interpret_for_itself(no_gpu):
         + """
 
 def test_nested(make_tensor):
-    from pytest_cutile.tile.interpreter import interpret
+    from pytest_cutile.interpreter import interpret
 
     a = make_tensor((300,), "float16")
     with interpret("sm_90"):
@@ -430,7 +430,7 @@ def test_nested(make_tensor):
 
 
 def test_an_operation_that_is_not_known_is_not_measured(no_gpu, monkeypatch):
-    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.interpreter import Run
     from pytest_cutile.tile.interpreter.faults import NotInterpreted
 
     def launch(*_):
@@ -724,7 +724,7 @@ def test_a_failure_is_explained_once(no_gpu, monkeypatch):
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
-    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.interpreter import Run
 
     launch = Run.launch
 
@@ -846,7 +846,7 @@ def test_what_two_launches_left_behind_is_found(no_gpu, shape, wrong, message):
 def test_only_memory_that_changes_from_launch_to_launch_is_launched_more_often(
     no_gpu, monkeypatch, shape, workspace, launches
 ):
-    from pytest_cutile.tile.interpreter import Run
+    from pytest_cutile.interpreter import Run
 
     made = no_gpu.path / "made"
     monkeypatch.setattr(Run, "launch", counted(Run.launch, made))

@@ -9,7 +9,7 @@ import torch
 
 from kernels import fmha
 from pytest_cutile.correctness.check import KernelMismatch, run_check
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.tensors.seeded import MakeTensor
 from pytest_cutile.words.spec import CheckOptions
 from studies.attention_study import half_kernel, launching, main, operator, try_compile

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernels import fmha
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.words.timing import Skipped
 from research.published_figures import fmha_work
 from studies.fmha_ladder import _declare

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels import fmha
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.timing.profiling import ncu
 from pytest_cutile.timing.profiling.counters import KernelCounters
 from pytest_cutile.timing.profiling.ncu import ProfilingError

@@ -10,7 +10,7 @@ import cuda.tile  # noqa: F401  isort: skip
 from pytest_cutile.correctness.check import KernelMismatch, run_check
 from pytest_cutile.correctness.guards.launching import ON_GPU, Interpreted
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs
-from pytest_cutile.tile.interpreter import KernelFault, interpret
+from pytest_cutile.interpreter import KernelFault, interpret
 from pytest_cutile.tile.tensors.poison import poisoned_allocations
 from pytest_cutile.words.spec import CheckOptions
 from tests.correctness.guards import guarded_kernels

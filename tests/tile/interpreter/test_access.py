@@ -8,7 +8,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.interpreter import KernelFault, Options, interpret
 from tests.tile.interpreter import kernels_access as kernels
 
 ROWS, COLUMNS = 4, 8

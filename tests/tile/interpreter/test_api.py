@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
+from pytest_cutile.interpreter import KernelFault, Options, interpret
 from pytest_cutile.tile.compiler import toolchain
 from pytest_cutile.tile.compiler.toolchain import CompilerMissing
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret
 from pytest_cutile.words.platforms.architectures import ArchitectureError
 from tests.tile.interpreter import faulty_kernels as kernels
 from tests.tile.interpreter.test_faults import N, launch, vector
@@ -28,7 +28,7 @@ sys.meta_path.insert(0, Refuse())
 import cuda.tile as ct
 import torch
 
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 
 
 @ct.kernel
@@ -85,7 +85,7 @@ def test_faults_and_options_are_known_without_torch():
 
 
 def test_a_name_that_is_not_there():
-    import pytest_cutile.tile.interpreter as package
+    import pytest_cutile.interpreter as package
 
     with pytest.raises(AttributeError, match="has no attribute 'interpreting'"):
         _ = package.interpreting

@@ -13,7 +13,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from tests.tile.interpreter import exact
 from tests.tile.interpreter.kernels_arithmetic import OPERATORS, binary, in_mode, run, ternary, unary
 

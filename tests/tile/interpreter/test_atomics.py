@@ -9,7 +9,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.interpreter import KernelFault, Options, interpret
 from pytest_cutile.tile.interpreter.ops.atomics import read_modify_write
 from tests.tile.interpreter import kernels_atomics as kernels
 from tests.tile.interpreter.kernels_atomics import TILE, stream

@@ -8,7 +8,8 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret, machine
+from pytest_cutile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.tile.interpreter import machine
 from tests.tile.interpreter import small_kernels as kernels
 
 N = 8

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from tests.tile.interpreter import exact
 from tests.tile.interpreter.kernels_arithmetic import bitcast, cast, run, unary
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels import softmax
-from pytest_cutile.tile.interpreter import Options, Run, interpret
+from pytest_cutile.interpreter import Options, Run, interpret
 from pytest_cutile.tile.interpreter.formatting import show_tile
 from tests.pages import ROOT, files_of
 from tests.tile.interpreter import faulty_kernels as kernels

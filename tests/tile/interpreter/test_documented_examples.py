@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cutile.interpreter import interpret
 from pytest_cutile.tile.compiler import CompileError
-from pytest_cutile.tile.interpreter import interpret
 from tests.tile.interpreter.documentation import Example, examples
 
 EXAMPLES = examples()

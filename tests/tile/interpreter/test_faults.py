@@ -9,8 +9,8 @@ import cuda.tile as ct
 import pytest
 import torch
 
+from pytest_cutile.interpreter import KernelFault, Options, Run, check_order, interpret
 from pytest_cutile.tile.compiler import cutile
-from pytest_cutile.tile.interpreter import KernelFault, Options, Run, check_order, interpret
 from pytest_cutile.tile.interpreter.frames import Frame
 from pytest_cutile.tile.interpreter.memory import Memory
 from tests.tile.interpreter import faulty_kernels as kernels

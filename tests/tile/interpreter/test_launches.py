@@ -8,7 +8,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, NotInterpreted, Options, interpret
+from pytest_cutile.interpreter import KernelFault, NotInterpreted, Options, interpret
 from pytest_cutile.tile.interpreter.faults import InterpreterFailed
 from pytest_cutile.tile.interpreter.machine import OPS
 

@@ -14,7 +14,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from tests.tile.interpreter.kernels_arithmetic import OPERATORS, binary, cast, product, run, unary
 
 NAN, INF = math.nan, math.inf
@@ -108,7 +108,7 @@ OPERATIONS = (operator.add, operator.mul, operator.truediv, operator.mod, operat
 OF_ALL = """
 import hashlib
 import torch
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from tests.tile.interpreter.test_measured_edges import FUNCTIONS, OPERATIONS, binary, in_products, run, unary
 
 def show(result):

@@ -8,7 +8,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, interpret
+from pytest_cutile.interpreter import KernelFault, interpret
 from tests.tile.interpreter.kernels_origins import (
     add_atomically_kernel,
     add_low_rank_kernel,

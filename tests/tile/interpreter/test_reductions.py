@@ -10,7 +10,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import interpret
+from pytest_cutile.interpreter import interpret
 from tests.tile.interpreter.kernels_reductions import (
     COLUMNS,
     ROWS,

@@ -4,7 +4,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, interpret
+from pytest_cutile.interpreter import KernelFault, interpret
 from pytest_cutile.tile.interpreter.ops import access
 from research.operations.memory import load_padded, strided_view_kernel, transposed_load_kernel
 from tests.tile.interpreter import small_kernels as kernels

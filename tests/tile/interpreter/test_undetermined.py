@@ -10,7 +10,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.interpreter import KernelFault, Options, interpret
 from pytest_cutile.tile.interpreter.ops import access
 from pytest_cutile.tile.tensors.make_tensor import make_tensor
 from tests.tile.interpreter import kernels_undetermined as kernels

@@ -9,7 +9,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.tile.interpreter import KernelFault, Options, interpret
+from pytest_cutile.interpreter import KernelFault, Options, interpret
 from tests.tile.interpreter import kernels_waiting as kernels
 
 N, BLOCKS = 16, 7
